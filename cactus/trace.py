@@ -1,0 +1,252 @@
+"""Records of a run: token, round, trace. The single source of every number and colour shown anywhere.
+
+A trace can be saved, shared, loaded and replayed without a model, and every verdict in it can be checked
+again from its own numbers (`Trace.check`). This module knows neither tensors nor pages; `metrics` derives the
+numbers from these records.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from cactus.errors import CactusError
+from cactus.metrics import Metrics, Tally
+
+SCHEMA = "cactus-trace/1"
+MAX_JSON_BYTES = 64 * 1024 * 1024
+
+Status = Literal["accepted", "rejected", "recovered", "bonus", "discarded", "sampled"]
+StopReason = Literal["stop", "length", "context", "cancelled", "time", "error"]
+EMITTED: frozenset[str] = frozenset({"accepted", "recovered", "bonus", "sampled"})
+JUDGED: frozenset[str] = frozenset({"accepted", "rejected"})
+
+
+class TraceError(CactusError):
+    """A trace file cannot be used; the message names the first field that is wrong."""
+
+
+def _read_infinity(value: Any) -> Any:
+    return math.inf if value == "Infinity" else value
+
+
+Probability = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0)]
+# A divergence is infinite where the verifier gives probability 0; JSON has no number for that.
+Nats = Annotated[float, BeforeValidator(_read_infinity), Field(ge=-1e-3)]
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, ser_json_inf_nan="strings")
+
+
+class TopToken(Record):
+    """One of the five likeliest tokens of a distribution."""
+
+    id: Count
+    text: str
+    prob: Probability
+
+
+class Token(Record):
+    """One token of a round, emitted or not.
+
+    `position` counts from the first generated token. `draft_prob`, `verifier_prob`: probability of this id
+    under the two processed distributions; `boosted_prob`: h(n); `kl`: KL(h‖q) and `output_kl`: KL(output‖q) of
+    this step, nats; `entropy`: of the verifier's distribution, nats. `accept_prob` and `uniform` are None where
+    nothing was judged (recovered, bonus, sampled, discarded tokens).
+    """
+
+    id: Count
+    text: str
+    status: Status
+    position: Count
+    draft_prob: Probability | None = None
+    verifier_prob: Probability | None = None
+    boosted_prob: Probability | None = None
+    accept_prob: Probability | None = None
+    uniform: Probability | None = None
+    entropy: Nats | None = None
+    kl: Nats | None = None
+    output_kl: Nats | None = None
+    top_draft: tuple[TopToken, ...] = ()
+    top_verifier: tuple[TopToken, ...] = ()
+
+    @property
+    def emitted(self) -> bool:
+        """Whether the token is part of the text."""
+        return self.status in EMITTED
+
+    @property
+    def judged(self) -> bool:
+        """Whether the acceptance rule gave a verdict on it."""
+        return self.status in JUDGED
+
+    @model_validator(mode="after")
+    def _judged_tokens_carry_their_verdict(self) -> Token:
+        if self.judged and (self.accept_prob is None or self.uniform is None):
+            raise ValueError(f"a token with status {self.status!r} needs accept_prob and uniform")
+        return self
+
+
+class Round(Record):
+    """m draft steps, one verifier pass and the verdicts; `tokens` in drafted order, the drawn one last."""
+
+    index: Count
+    num_draft_tokens: Count
+    accepted_length: Count
+    draft_seconds: Seconds
+    verify_seconds: Seconds
+    judge_seconds: Seconds
+    tokens: tuple[Token, ...]
+
+    @property
+    def emitted(self) -> tuple[Token, ...]:
+        """The tokens of this round that are part of the text."""
+        return tuple(token for token in self.tokens if token.emitted)
+
+    @property
+    def text(self) -> str:
+        """The text this round added."""
+        return "".join(token.text for token in self.emitted)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds the round took: drafting, verifying and judging."""
+        return self.draft_seconds + self.verify_seconds + self.judge_seconds
+
+    @model_validator(mode="after")
+    def _counts_agree_with_tokens(self) -> Round:
+        accepted = sum(token.status == "accepted" for token in self.tokens)
+        if accepted != self.accepted_length:
+            raise ValueError(f"accepted_length is {self.accepted_length}, but {accepted} tokens are accepted")
+        drafted = sum(token.status in ("accepted", "rejected", "discarded") for token in self.tokens)
+        if drafted != self.num_draft_tokens:
+            raise ValueError(f"num_draft_tokens is {self.num_draft_tokens}, but {drafted} tokens were drafted")
+        return self
+
+
+class Baseline(Record):
+    """The verifier alone, measured in the same process on the same prompt, warm.
+
+    `seconds_per_token` is the median over `steps` timed single-token steps; `how` says when they were taken.
+    """
+
+    seconds_per_token: Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+    steps: Annotated[int, Field(ge=1)]
+    how: str
+
+
+class Timings(Record):
+    """Seconds outside the rounds: reading the prompt, timing the baseline, and the whole run on the wall."""
+
+    prefill_seconds: Seconds = 0.0
+    baseline_seconds: Seconds = 0.0
+    total_seconds: Seconds = 0.0
+
+
+class Trace(Record):
+    """One run: its settings, its rounds and its measured baseline.
+
+    `method` is the name of an acceptance rule, or "ar" for the verifier alone. `sampling` holds the fields of
+    `SamplingParams`. `prompt` is what the caller gave: text, chat messages or token ids.
+    """
+
+    schema_: Literal["cactus-trace/1"] = Field(default=SCHEMA, alias="schema")
+    pair: str
+    method: str
+    params: dict[str, float | int | str]
+    num_draft_tokens: Count
+    sampling: dict[str, float | int]
+    max_new_tokens: Count
+    seed: int
+    device: str
+    dtype: str
+    versions: dict[str, str]
+    prompt: str | tuple[dict[str, str], ...] | tuple[Count, ...]
+    prompt_tokens: Count
+    rounds: tuple[Round, ...] = ()
+    stop_reason: StopReason | None = None
+    baseline: Baseline | None = None
+    timings: Timings = Timings()
+
+    @property
+    def tokens(self) -> tuple[Token, ...]:
+        """The emitted tokens in order."""
+        return tuple(token for round_ in self.rounds for token in round_.emitted)
+
+    @property
+    def text(self) -> str:
+        """The generated text."""
+        return "".join(token.text for token in self.tokens)
+
+    def metrics(self) -> Metrics:
+        """Every derived number of the run."""
+        tally = Tally(self.baseline.seconds_per_token if self.baseline else None)
+        for round_ in self.rounds:
+            tally.add(round_)
+        return tally.metrics()
+
+    def check(self) -> list[str]:
+        """Check every verdict again from its own numbers; an empty list means the trace is consistent."""
+        faults: list[str] = []
+        position = 0
+        for index, round_ in enumerate(self.rounds):
+            faults += [f"round {index}: {fault}" for fault in _round_faults(round_, index, position)]
+            position += len(round_.emitted)
+        return faults
+
+    def to_json(self, indent: int | None = None) -> str:
+        """The trace as a JSON object with the keys of schema `cactus-trace/1`."""
+        return self.model_dump_json(by_alias=True, indent=indent)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Trace:
+        """Read a trace; `TraceError` names the first field that is missing, of a wrong type or inconsistent."""
+        if len(text) > MAX_JSON_BYTES:
+            raise TraceError(f"the trace is {len(text):,} bytes long; at most {MAX_JSON_BYTES:,} are read")
+        try:
+            trace = cls.model_validate_json(text)
+        except ValidationError as error:
+            raise TraceError(_first_error(error)) from None
+        faults = trace.check()
+        if faults:
+            raise TraceError(f"not a consistent trace: {faults[0]}")
+        return trace
+
+
+def _first_error(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"]) or "file"
+    return f"not a usable trace: {where}: {first['msg']}"
+
+
+def _round_faults(round_: Round, index: int, position: int) -> list[str]:
+    faults = []
+    if round_.index != index:
+        faults.append(f"index is {round_.index}")
+    for token in round_.tokens:
+        if token.judged and (token.uniform < token.accept_prob) != (token.status == "accepted"):  # type: ignore[operator]
+            sign = "<" if token.status == "rejected" else "≥"
+            faults.append(f"token {token.text!r} is {token.status} though {token.uniform} {sign} {token.accept_prob}")
+    if not _well_ordered([token.status for token in round_.tokens]):
+        faults.append("the tokens' statuses are in an impossible order")
+    expected = [position + offset for offset in range(len(round_.emitted))]
+    if [token.position for token in round_.emitted] != expected:
+        faults.append(f"the emitted tokens' positions do not run on from {position}")
+    return faults
+
+
+def _well_ordered(statuses: list[str]) -> bool:
+    """accepted… then (rejected, discarded…, recovered) or (discarded… after a stop) or bonus or sampled."""
+    tail = statuses[:]
+    while tail and tail[0] == "accepted":
+        tail.pop(0)
+    if not tail or tail in (["bonus"], ["sampled"]):
+        return True
+    if tail[0] == "rejected":
+        return tail[-1] == "recovered" and all(status == "discarded" for status in tail[1:-1])
+    return all(status == "discarded" for status in tail)
