@@ -1,0 +1,198 @@
+"""The cache on disk: complete folders, each with a manifest, published in one step and checked when used.
+
+Knows nothing of where weights come from. A folder is built in a hidden workspace beside its final place and renamed
+when everything is on disk, so that a killed process or a full disk leaves either the old copy or none, never half.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ValidationError
+
+from cactus.weights.source import Progress, Source, SourceError
+
+MANIFEST = "manifest.json"
+LOCK_POLL_SECONDS = 1.0
+
+
+def cache_folder() -> Path:
+    """`$CACTUS_CACHE`, else `cactus` in `$XDG_CACHE_HOME`, else `~/.cache/cactus`. Not created here."""
+    if own := os.environ.get("CACTUS_CACHE"):
+        return Path(own).expanduser().absolute()
+    shared = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(shared).expanduser().absolute() / "cactus"
+
+
+class FileRecord(BaseModel):
+    """What a whole file looks like."""
+
+    size: int
+    mtime_ns: int
+    sha256: str
+
+
+class Manifest(BaseModel):
+    """Written last into a folder: what is in it, from where, made with what."""
+
+    layout: Literal["cactus-weights/1"] = "cactus-weights/1"
+    key: str
+    origin: str
+    versions: dict[str, str]
+    files: dict[str, FileRecord]
+
+
+class Store:
+    """The place of the weights `name` below `root`."""
+
+    def __init__(self, root: Path, name: str) -> None:
+        self.root = root
+        self.name = name
+        self.folder = root / name
+
+    def manifest(self) -> Manifest:
+        """OSError or ValidationError if there is no usable one."""
+        return Manifest.model_validate_json((self.folder / MANIFEST).read_bytes())
+
+    def fault(self, keys: Sequence[str], verify: bool = False) -> str | None:
+        """Why the kept copy cannot be used, or None. `verify` hashes every file whatever its size and time."""
+        if not self.folder.exists():
+            return "not in the cache yet"
+        try:
+            manifest = self.manifest()
+        except (OSError, ValidationError):
+            return "the kept copy is damaged (manifest)"
+        if manifest.key not in keys:
+            return f"the kept copy is of another version ({manifest.origin})"
+        for name, record in manifest.files.items():
+            if not _is_whole(self.folder / name, record, verify):
+                return f"the kept copy is damaged ({name})"
+        return None
+
+    @contextmanager
+    def locked(self, progress: Progress) -> Iterator[None]:
+        """One process (and thread) at a time; the lock goes with its process. Clears what killed ones left."""
+        from filelock import FileLock, Timeout
+
+        self.root.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.root / f".{self.name}.lock")
+        while True:
+            try:
+                lock.acquire(timeout=LOCK_POLL_SECONDS)
+                break
+            except Timeout:
+                progress(None, f"another process is fetching {self.name}; waiting for it")
+        try:
+            self._clear_leftovers()
+            yield
+        finally:
+            lock.release()
+
+    @contextmanager
+    def workspace(self) -> Iterator[Path]:
+        """An empty folder on the same disk, gone afterwards."""
+        work = Path(tempfile.mkdtemp(prefix=f".{self.name}.partial-", dir=self.root))
+        try:
+            yield work
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+    def publish(self, folder: Path, source: Source) -> None:
+        """Check `folder`, write its manifest and put it in place of what is kept. Needs the lock."""
+        require_complete(folder)
+        files = sorted(path for path in folder.iterdir() if path.is_file())
+        manifest = Manifest(
+            key=source.key,
+            origin=source.origin,
+            versions=_versions(),
+            files={path.name: _settle(path) for path in files},
+        )
+        path = folder / MANIFEST
+        path.write_text(manifest.model_dump_json(indent=2) + "\n")
+        _sync(path)
+        folder.chmod(0o755)
+        _sync(folder)
+        if self.folder.exists():
+            os.replace(self.folder, folder.parent / "replaced")  # goes with the workspace
+        os.replace(folder, self.folder)
+        _sync(self.root)
+
+    def _clear_leftovers(self) -> None:
+        for path in self.root.glob(f".{self.name}.partial-*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def require_complete(folder: Path) -> None:
+    """`SourceError` unless the folder has a configuration, a tokenizer and readable safetensors."""
+    from safetensors import SafetensorError, safe_open
+
+    names = {path.name for path in folder.iterdir()}
+    if "config.json" not in names:
+        raise SourceError("it has no config.json")
+    if not names & {"tokenizer.json", "tokenizer.model", "vocab.json"}:
+        raise SourceError("it has no tokenizer")
+    shards = sorted(folder.glob("*.safetensors"))
+    if not shards or not _index_names(folder) <= names:
+        raise SourceError("its safetensors are not complete")
+    for shard in shards:
+        try:
+            with safe_open(shard, framework="numpy"):
+                pass
+        except (SafetensorError, OSError) as error:
+            raise SourceError(f"{shard.name} is damaged: {error}") from error
+
+
+def _index_names(folder: Path) -> set[str]:
+    index = folder / "model.safetensors.index.json"
+    return set(json.loads(index.read_text())["weight_map"].values()) if index.exists() else set()
+
+
+def _is_whole(path: Path, record: FileRecord, verify: bool) -> bool:
+    """Size and time as recorded, else the bytes: an image layer or a copy keeps the bytes but not always the time."""
+    try:
+        stat = path.stat()
+        if stat.st_size != record.size:
+            return False
+        return (stat.st_mtime_ns == record.mtime_ns and not verify) or _sha256(path) == record.sha256
+    except OSError:
+        return False
+
+
+def _settle(path: Path) -> FileRecord:
+    """Get the file onto the disk, readable for all (safetensors are written for their owner only)."""
+    path.chmod(0o644)
+    _sync(path)
+    stat = path.stat()
+    return FileRecord(size=stat.st_size, mtime_ns=stat.st_mtime_ns, sha256=_sha256(path))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _versions() -> dict[str, str]:
+    versions = {}
+    for package in ("torch", "transformers", "safetensors", "gguf", "huggingface_hub"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions
