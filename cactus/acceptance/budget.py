@@ -1,0 +1,100 @@
+"""Cactus under one budget for the whole sequence.
+
+    γ = min(Taylor γ* of δ, exact γ* of what is left)
+
+so a step that the remaining budget cannot pay is shrunk to exactly what it can, and at 0 the
+rule is lossless speculative sampling. What was spent is the realised KL(h‖q) of every judged
+token, whether it was then accepted or not. Knows nothing of rounds beyond `at` and `advance`.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from cactus.acceptance.lift import DELTA, LiftRule
+from cactus.acceptance.parameter import Parameter
+from cactus.acceptance.rule import Steps
+from cactus.divergence import binary_divergence, boosted_prob, taylor_boosted_prob
+
+
+@dataclass(frozen=True)
+class CactusBudget(LiftRule):
+    name = "cactus_budget"
+    label = "Cactus, budgeted"
+    summary = "Cactus with a budget for the whole text; once it is spent, lossless."
+    formula = "Cactus while Σ KL(h‖q) ≤ B, γ* shrunk to what is left"
+    parameters = (
+        DELTA,
+        Parameter(
+            name="budget",
+            label="Budget B of the text",
+            default=20.0,
+            help="Divergence allowed over the whole text, in nats. 0 is lossless.",
+            minimum=0.0,
+            maximum=1000.0,
+            step=0.5,
+        ),
+    )
+
+    delta: float = 1.0
+    budget: float = 20.0
+    spent: float = 0.0  # carried from step to step; not a setting
+
+    @property
+    def left(self) -> float:
+        return max(0.0, self.budget - self.spent)
+
+    @property
+    def unbound(self) -> bool:
+        """Whether what is left pays for any Cactus step: none costs more than ln(1 + 2δ)."""
+        return self.left >= math.log1p(2 * self.delta)
+
+    def step_budget(self, verifier_probs: Tensor) -> float | Tensor:
+        return self.delta
+
+    def lift(self, verifier_prob: Tensor, budget: float | Tensor) -> Tensor:
+        wanted = taylor_boosted_prob(verifier_prob, budget)
+        if self.unbound:
+            return wanted
+        dear = binary_divergence(wanted, verifier_prob) > self.left
+        if not dear.any():
+            return wanted
+        return torch.where(dear, self._affordable(verifier_prob), wanted)
+
+    def lifted_below(self, prob: Tensor, verifier_prob: Tensor, budget: float | Tensor) -> Tensor:
+        below = taylor_boosted_prob(verifier_prob, budget) < prob
+        return below | (binary_divergence(prob, verifier_prob) > self.left)
+
+    def judge(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor) -> Steps:
+        rule, steps = self, []
+        for i in range(len(draft_tokens)):
+            row = slice(i, i + 1)
+            steps.append(
+                super(CactusBudget, rule).judge(
+                    draft_probs[row], verifier_probs[row], draft_tokens[row]
+                )
+            )
+            rule = rule.advance(steps[-1].kl.item())
+        return _joined(steps, draft_probs)
+
+    def at(
+        self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor, index: int
+    ) -> Self:
+        before = self.judge(draft_probs[:index], verifier_probs[:index], draft_tokens[:index])
+        return self.advance(before.kl.sum().item())
+
+    def advance(self, spent: float) -> Self:
+        return replace(self, spent=self.spent + spent)
+
+    def _affordable(self, verifier_prob: Tensor) -> Tensor:
+        return boosted_prob(verifier_prob, self.left) if self.left > 0 else verifier_prob
+
+
+def _joined(steps: list[Steps], like: Tensor) -> Steps:
+    def column(name: str) -> Tensor:
+        return torch.cat([like.new_zeros(0), *(getattr(step, name) for step in steps)])  # [m]
+
+    return Steps(column("accept_prob"), column("boosted_prob"), column("kl"))

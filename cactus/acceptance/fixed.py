@@ -1,0 +1,181 @@
+"""Rules whose recovery distribution does not depend on which token was rejected.
+
+    out(x) = p(x)·a(x) + (Σ_n p(n)·(1 − a(n)))·g(x)
+
+A rule of this family supplies a, the accept probability of every token, and g. What it aims
+at is what it emits, so h is out, the boosted probability is out(n), and KL is KL(out‖q).
+Knows nothing of how a round is drafted or run.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cactus.acceptance.parameter import Parameter
+from cactus.acceptance.rule import Rule, Steps, acceptance, chosen, normalised
+from cactus.divergence import entropy, kl
+
+
+class Plan(NamedTuple):
+    """A rule's answer for whole rows."""
+
+    accept: Tensor  # [..., vocab], the accept probability of each token
+    recovery: Tensor  # [..., vocab], the distribution drawn from after any rejection
+
+
+@dataclass(frozen=True)
+class FixedRecoveryRule(Rule):
+    """A rule given by its plan."""
+
+    @abstractmethod
+    def plan(self, draft_probs: Tensor, verifier_probs: Tensor) -> Plan:
+        """[..., vocab], [..., vocab] -> Plan."""
+
+    def judge(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor) -> Steps:
+        plan = self.plan(draft_probs, verifier_probs)
+        output = _emitted(draft_probs, plan)  # [m, vocab]
+        return Steps(
+            accept_prob=chosen(plan.accept, draft_tokens),
+            boosted_prob=chosen(output, draft_tokens),
+            kl=kl(output, verifier_probs),
+        )
+
+    def recovery_probs(
+        self, draft_probs: Tensor, verifier_probs: Tensor, draft_token: int
+    ) -> Tensor:
+        return self.plan(draft_probs, verifier_probs).recovery
+
+    def output_probs(self, draft_probs: Tensor, verifier_probs: Tensor) -> Tensor:
+        return _emitted(draft_probs, self.plan(draft_probs, verifier_probs))
+
+
+def _emitted(draft_probs: Tensor, plan: Plan) -> Tensor:
+    accepted = draft_probs * plan.accept
+    rejected = (draft_probs - accepted).sum(-1, keepdim=True)
+    return accepted + rejected * plan.recovery
+
+
+@dataclass(frozen=True)
+class Tas(FixedRecoveryRule):
+    name = "tas"
+    label = "Typical acceptance"
+    summary = "Accepts what the verifier finds typical; a rejection takes the verifier's best."
+    formula = "accept iff q(n) > min(ε, α·e^(−H(q))); recover argmax q"
+    reads = "vocabulary"
+    parameters = (
+        Parameter(
+            name="epsilon",
+            label="Threshold ε",
+            default=0.09,
+            help="Tokens above this verifier probability are always accepted.",
+            minimum=0.0,
+            maximum=1.0,
+            step=0.01,
+        ),
+        Parameter(
+            name="alpha",
+            label="Entropy factor α",
+            default=0.3,
+            help="Scales the threshold that falls as the verifier grows unsure.",
+            minimum=0.0,
+            maximum=1.0,
+            step=0.01,
+        ),
+    )
+
+    epsilon: float = 0.09
+    alpha: float = 0.3
+
+    def plan(self, draft_probs: Tensor, verifier_probs: Tensor) -> Plan:
+        typical = self.alpha * (-entropy(verifier_probs)).exp()
+        threshold = typical.clamp(max=self.epsilon).unsqueeze(-1)  # [..., 1]
+        best = verifier_probs.argmax(-1, keepdim=True)
+        recovery = torch.zeros_like(verifier_probs).scatter(-1, best, 1.0)
+        return Plan((verifier_probs > threshold).to(draft_probs.dtype), recovery)
+
+
+@dataclass(frozen=True)
+class TopK(FixedRecoveryRule):
+    name = "topk"
+    label = "Top-k acceptance"
+    summary = "Accepts any of the verifier's k most probable tokens."
+    formula = "accept iff q(n) ≥ k-th largest q; recover ∝ (1[q ≥ k-th] − p)₊"
+    reads = "vocabulary"
+    parameters = (
+        Parameter(
+            name="k",
+            label="k",
+            default=10,
+            help="How many of the verifier's most probable tokens are accepted.",
+            minimum=1,
+            maximum=100,
+            step=1,
+        ),
+    )
+
+    k: int = 10
+
+    def plan(self, draft_probs: Tensor, verifier_probs: Tensor) -> Plan:
+        count = min(self.k, verifier_probs.shape[-1])
+        last = verifier_probs.topk(count, dim=-1).values[..., -1:]  # [..., 1]
+        # A token that the verifier rules out is in no top k, though the k-th largest may be 0.
+        among = ((verifier_probs >= last) & (verifier_probs > 0)).to(draft_probs.dtype)
+        return Plan(among, normalised((among - draft_probs).clamp(min=0), among))
+
+
+@dataclass(frozen=True)
+class Interp(FixedRecoveryRule):
+    name = "interp"
+    label = "Interpolation"
+    summary = "Aims at a mixture of the two models instead of the verifier."
+    formula = "h = α·p + (1 − α)·q; accept min(1, h(n)/p(n)); recover ∝ (h − p)₊"
+    parameters = (
+        Parameter(
+            name="alpha",
+            label="Draft's share α",
+            default=0.3,
+            help="Weight of the draft model in the mixture. 0 is lossless.",
+            minimum=0.0,
+            maximum=1.0,
+            step=0.05,
+        ),
+    )
+
+    alpha: float = 0.3
+
+    def plan(self, draft_probs: Tensor, verifier_probs: Tensor) -> Plan:
+        mixture = self.alpha * draft_probs + (1 - self.alpha) * verifier_probs
+        # (h − p)₊, but exactly 0 where q = p, which the rounded mixture may miss.
+        residual = (1 - self.alpha) * (verifier_probs - draft_probs).clamp(min=0)
+        return Plan(acceptance(mixture, draft_probs), normalised(residual, mixture))
+
+
+@dataclass(frozen=True)
+class Lenience(FixedRecoveryRule):
+    name = "lenience"
+    label = "Lenience"
+    summary = "Treats the draft as if it had been less sure than it was."
+    formula = "accept min(1, q(n)/(ℓ·p(n))); recover ∝ (q − p)₊"
+    parameters = (
+        Parameter(
+            name="lenience",
+            label="Lenience ℓ",
+            default=0.5,
+            help="The draft's probability counts ℓ times. 1 is lossless, less accepts more.",
+            minimum=0.01,
+            maximum=1.0,
+            step=0.01,
+        ),
+    )
+
+    lenience: float = 0.5
+
+    def plan(self, draft_probs: Tensor, verifier_probs: Tensor) -> Plan:
+        residual = (verifier_probs - draft_probs).clamp(min=0)
+        return Plan(
+            acceptance(verifier_probs, self.lenience * draft_probs),
+            normalised(residual, verifier_probs),
+        )

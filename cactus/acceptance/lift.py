@@ -1,0 +1,176 @@
+"""Rules that lift the verifier's probability of the drafted token n, and scale the rest down.
+
+    h(n) = γ,  h(x) = q(x)·(1−γ)/(1−q_n) for x ≠ n                 (Cactus, arXiv 2604.04987)
+    accept iff u < min(1, γ/p_n), else draw from norm(max(h − p, 0))
+
+A rule of this family supplies γ for a budget δ; everything else is here. γ = q_n is lossless
+speculative sampling. Knows nothing of how a round is drafted or run.
+"""
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from cactus.acceptance.lift_output import lift_output_probs, lift_scale
+from cactus.acceptance.parameter import Parameter
+from cactus.acceptance.rule import Rule, Steps, acceptance, chosen, normalised
+from cactus.divergence import (
+    DIVERGENCES,
+    binary_divergence,
+    boosted_prob,
+    entropy,
+    taylor_boosted_prob,
+    wide,
+)
+
+DELTA = Parameter(
+    name="delta",
+    label="Budget δ",
+    default=1.0,
+    help="Divergence from the verifier allowed in one step, in nats. 0 is lossless.",
+    minimum=0.0,
+    maximum=10.0,
+    step=0.05,
+)
+
+
+@dataclass(frozen=True)
+class LiftRule(Rule):
+    """A rule given by its γ. Scalars are worked out in float64 and returned as given."""
+
+    def step_budget(self, verifier_probs: Tensor) -> float | Tensor:
+        """δ of a step: [..., vocab] -> number or [...]."""
+        return 0.0
+
+    @abstractmethod
+    def lift(self, verifier_prob: Tensor, budget: float | Tensor) -> Tensor:
+        """γ = h(n) for tokens of these verifier probabilities, in [verifier_prob, 1]."""
+
+    def lifted_below(self, prob: Tensor, verifier_prob: Tensor, budget: float | Tensor) -> Tensor:
+        """Whether γ < prob, so that a token drafted with `prob` can be rejected."""
+        return self.lift(verifier_prob, budget) < prob
+
+    def judge(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor) -> Steps:
+        draft_prob = wide(chosen(draft_probs, draft_tokens))  # [m]
+        verifier_prob = wide(chosen(verifier_probs, draft_tokens))  # [m]
+        boosted = self.lift(verifier_prob, self.step_budget(verifier_probs))  # [m]
+        return Steps(
+            accept_prob=acceptance(boosted, draft_prob).to(draft_probs.dtype),
+            boosted_prob=boosted.to(draft_probs.dtype),
+            kl=binary_divergence(boosted, verifier_prob).to(draft_probs.dtype),
+        )
+
+    def recovery_probs(
+        self, draft_probs: Tensor, verifier_probs: Tensor, draft_token: int
+    ) -> Tensor:
+        adjusted = self.adjusted_probs(verifier_probs, draft_token)
+        return normalised((adjusted - draft_probs).clamp(min=0), adjusted)
+
+    def adjusted_probs(self, verifier_probs: Tensor, draft_token: int) -> Tensor:
+        """h for one drafted token: [vocab] -> [vocab]."""
+        verifier_prob = wide(verifier_probs[draft_token])
+        boosted = self.lift(verifier_prob, self.step_budget(verifier_probs))
+        adjusted = verifier_probs * lift_scale(boosted, verifier_prob)
+        adjusted[draft_token] = boosted
+        return adjusted
+
+    def output_probs(self, draft_probs: Tensor, verifier_probs: Tensor) -> Tensor:
+        budget = self.step_budget(verifier_probs)
+        tokens = (draft_probs > verifier_probs).nonzero().squeeze(-1)  # γ ≥ q: no others can fall
+        draft_prob, verifier_prob = wide(draft_probs[tokens]), wide(verifier_probs[tokens])
+        falls = self.lifted_below(draft_prob, verifier_prob, budget)
+        boosted = self.lift(verifier_prob[falls], budget)
+        return lift_output_probs(draft_probs, verifier_probs, tokens[falls], boosted)
+
+
+@dataclass(frozen=True)
+class Sps(LiftRule):
+    name = "sps"
+    label = "Speculative sampling"
+    summary = "Lossless: the text is distributed exactly as the verifier's own."
+    formula = "accept min(1, q(n)/p(n)); recover ∝ (q − p)₊"
+    lossless = True
+
+    def lift(self, verifier_prob: Tensor, budget: float | Tensor) -> Tensor:
+        return verifier_prob
+
+
+@dataclass(frozen=True)
+class Cactus(LiftRule):
+    name = "cactus"
+    label = "Cactus"
+    summary = "Raises the drafted token's probability as far as δ nats of divergence allow."
+    formula = "γ* = min(1, q(n) + √(2δ·q(n)(1 − q(n)))); accept min(1, γ*/p(n))"
+    parameters = (DELTA,)
+
+    delta: float = 1.0
+
+    def step_budget(self, verifier_probs: Tensor) -> float | Tensor:
+        return self.delta
+
+    def lift(self, verifier_prob: Tensor, budget: float | Tensor) -> Tensor:
+        return taylor_boosted_prob(verifier_prob, budget)
+
+
+@dataclass(frozen=True)
+class CactusExact(LiftRule):
+    name = "cactus_exact"
+    label = "Cactus, exact"
+    summary = "Cactus with the budget met exactly, under a divergence of your choice."
+    formula = "γ* = max{γ ≥ q(n): D(h‖q) ≤ δ}; accept min(1, γ*/p(n))"
+    parameters = (
+        DELTA,
+        Parameter(
+            name="divergence",
+            label="Divergence D",
+            default="kl",
+            help="What δ measures. tv and hellinger end at 1, js at ln 2: more δ accepts all.",
+            choices=tuple(DIVERGENCES),
+        ),
+    )
+
+    delta: float = 1.0
+    divergence: str = "kl"
+
+    def step_budget(self, verifier_probs: Tensor) -> float | Tensor:
+        return self.delta
+
+    def lift(self, verifier_prob: Tensor, budget: float | Tensor) -> Tensor:
+        return boosted_prob(verifier_prob, budget, self.divergence)
+
+    def lifted_below(self, prob: Tensor, verifier_prob: Tensor, budget: float | Tensor) -> Tensor:
+        # One evaluation in place of a bisection: γ* < prob iff prob would overspend.
+        return binary_divergence(prob, verifier_prob, self.divergence) > budget
+
+
+@dataclass(frozen=True)
+class CactusAdaptive(LiftRule):
+    name = "cactus_adaptive"
+    label = "Cactus, adaptive"
+    summary = "Cactus that spends less of δ where the verifier is unsure."
+    formula = "Cactus with δₜ = δ·max(floor, 1 − H(q)/ln|V|)"
+    reads = "vocabulary"
+    parameters = (
+        DELTA,
+        Parameter(
+            name="floor",
+            label="Minimum share of δ",
+            default=0.0,
+            help="Share of δ kept where the verifier is as unsure as it can be.",
+            minimum=0.0,
+            maximum=1.0,
+            step=0.05,
+        ),
+    )
+
+    delta: float = 1.0
+    floor: float = 0.0
+
+    def step_budget(self, verifier_probs: Tensor) -> float | Tensor:
+        most = math.log(max(verifier_probs.shape[-1], 2))
+        return self.delta * wide(1 - entropy(verifier_probs) / most).clamp(self.floor, 1.0)
+
+    def lift(self, verifier_prob: Tensor, budget: float | Tensor) -> Tensor:
+        return taylor_boosted_prob(verifier_prob, budget)

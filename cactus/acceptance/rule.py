@@ -1,0 +1,104 @@
+"""What every acceptance rule is: a pure function of probabilities that judges drafted tokens.
+
+A drafted token n is accepted iff u < accept_prob; a rejected one is replaced by a draw from
+the recovery distribution. Knows nothing of models, tokens' text, random numbers or the page.
+
+    out(x) = p(x)·a(x) + Σ_n p(n)·(1 − a(n))·g_n(x)          (p draft, a accept, g recovery)
+
+is what one step emits. Every rule gives it exactly, as `output_probs`.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Self
+
+import torch
+from torch import Tensor
+
+from cactus.acceptance.parameter import Parameter, Value
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What a rule says of the m drafted tokens of a round, in drafted order."""
+
+    accept_prob: Tensor  # [m]
+    boosted_prob: Tensor  # [m], h(n): the probability the rule gives the drafted token
+    kl: Tensor  # [m], KL(h ‖ verifier) in nats
+
+
+@dataclass(frozen=True)
+class Rule(ABC):
+    """An acceptance rule with its parameters: frozen, compared by value, without side effects.
+
+    Subclasses are frozen dataclasses with one field for each declared parameter.
+    """
+
+    name: ClassVar[str]
+    label: ClassVar[str]
+    summary: ClassVar[str]
+    formula: ClassVar[str]
+    reads: ClassVar[Literal["scalar", "vocabulary"]] = "scalar"  # what a verdict depends on
+    lossless: ClassVar[bool] = False
+    parameters: ClassVar[tuple[Parameter, ...]] = ()
+
+    def __post_init__(self) -> None:
+        for parameter in self.parameters:
+            checked = parameter.check(getattr(self, parameter.name))
+            object.__setattr__(self, parameter.name, checked)
+
+    @property
+    def params(self) -> dict[str, Value]:
+        """The declared parameters' values, by name."""
+        return {parameter.name: getattr(self, parameter.name) for parameter in self.parameters}
+
+    @abstractmethod
+    def judge(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor) -> Steps:
+        """The verdicts' numbers for a block: [m, vocab], [m, vocab], [m] -> Steps of [m]."""
+
+    @abstractmethod
+    def recovery_probs(
+        self, draft_probs: Tensor, verifier_probs: Tensor, draft_token: int
+    ) -> Tensor:
+        """What to draw from once `draft_token` was rejected: [vocab], [vocab] -> [vocab]."""
+
+    @abstractmethod
+    def output_probs(self, draft_probs: Tensor, verifier_probs: Tensor) -> Tensor:
+        """The exact distribution of the token one step emits: [vocab], [vocab] -> [vocab]."""
+
+    def accept_probs(
+        self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor
+    ) -> Tensor:
+        """The accept probabilities of a block: [m, vocab], [m, vocab], [m] -> [m]."""
+        return self.judge(draft_probs, verifier_probs, draft_tokens).accept_prob
+
+    def at(
+        self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor, index: int
+    ) -> Self:
+        """The rule as it stands at `index` of a block whose earlier tokens were all accepted."""
+        return self
+
+    def advance(self, spent: float) -> Self:
+        """The rule for the next round, after `spent` nats of KL(h ‖ verifier) on judged tokens."""
+        return self
+
+
+def chosen(probs: Tensor, tokens: Tensor) -> Tensor:
+    """Each row's probability of its token: [m, vocab], [m] -> [m]."""
+    return probs.gather(-1, tokens.to(probs.device).unsqueeze(-1)).squeeze(-1)
+
+
+def acceptance(aim: Tensor, draft_prob: Tensor) -> Tensor:
+    """min(1, aim/draft_prob), element by element; 0 where the aim is 0, also for 0/0."""
+    ratio = (aim / draft_prob).clamp(max=1)
+    return torch.where(aim > 0, ratio, torch.zeros_like(ratio))
+
+
+def normalised(weights: Tensor, fallback: Tensor) -> Tensor:
+    """Rows of `weights` summing to 1; rows without weight take `fallback`'s shape instead.
+
+    The fallback is met by rounding alone: a rejection that leaves no residual to draw from.
+    """
+    total = weights.sum(-1, keepdim=True)
+    spare = fallback / fallback.sum(-1, keepdim=True)
+    return torch.where(total > torch.finfo(weights.dtype).tiny, weights / total, spare)

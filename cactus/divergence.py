@@ -1,0 +1,157 @@
+"""How far one distribution is from another, and how far a budget lets a probability rise.
+
+Knows nothing of acceptance rules beyond asking one for its output distribution, and nothing
+of models, text or the page. All divergences are in nats (or, for `tv` and `hellinger`, in
+[0, 1]) and take the adjusted distribution first: D(adjusted ‖ verifier).
+
+The boosted probability of a step (Cactus, arXiv 2604.04987) is
+
+    γ* = max { γ in [q_n, 1] : D((γ, 1−γ) ‖ (q_n, 1−q_n)) ≤ δ },
+
+because the lift h(n) = γ, h(x) = q(x)(1−γ)/(1−q_n) for x ≠ n scales everything but n by one
+number, so that only the two parts n and not-n matter. Corollary 5 is its second-order answer,
+γ* = min(1, q_n + √(2δ·q_n(1−q_n))), which solves ½χ²(h‖q) = δ exactly.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from cactus.acceptance import Rule
+
+HALVINGS = 52  # of an interval no longer than 1: to the last digit of float64
+
+
+def output_probs(rule: "Rule", draft_probs: Tensor, verifier_probs: Tensor) -> Tensor:
+    """The exact distribution of the token one step of `rule` emits: [vocab] -> [vocab]."""
+    return rule.output_probs(draft_probs, verifier_probs)
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """The tensor in float64, or in float32 on the one device (MPS) that has no float64."""
+    return tensor.float() if tensor.device.type == "mps" else tensor.double()
+
+
+# --- divergences of distributions over the last dimension: [..., vocab] -> [...] ---------------
+
+
+def entropy(probs: Tensor) -> Tensor:
+    """H = −Σ p ln p, in nats."""
+    return torch.special.entr(probs).sum(-1)
+
+
+def kl(probs: Tensor, reference: Tensor) -> Tensor:
+    """KL(probs ‖ reference); infinite where probs has mass that the reference lacks."""
+    terms = probs * (probs.log() - reference.log())
+    return torch.where(probs > 0, terms, 0.0).sum(-1).clamp(min=0)
+
+
+def reverse_kl(probs: Tensor, reference: Tensor) -> Tensor:
+    """KL(reference ‖ probs)."""
+    return kl(reference, probs)
+
+
+def chi2(probs: Tensor, reference: Tensor) -> Tensor:
+    """Pearson's χ² = Σ (probs − reference)²/reference."""
+    gap = (probs - reference).square()
+    return torch.where(gap > 0, gap / reference, 0.0).sum(-1)
+
+
+def total_variation(probs: Tensor, reference: Tensor) -> Tensor:
+    """½ Σ |probs − reference|, in [0, 1]."""
+    return 0.5 * (probs - reference).abs().sum(-1)
+
+
+def hellinger(probs: Tensor, reference: Tensor) -> Tensor:
+    """Squared Hellinger distance ½ Σ (√probs − √reference)², in [0, 1]."""
+    return 0.5 * (probs.sqrt() - reference.sqrt()).square().sum(-1)
+
+
+def js(probs: Tensor, reference: Tensor) -> Tensor:
+    """Jensen–Shannon divergence, in [0, ln 2]."""
+    middle = 0.5 * (probs + reference)
+    return 0.5 * (kl(probs, middle) + kl(reference, middle))
+
+
+Divergence = Callable[[Tensor, Tensor], Tensor]
+
+DIVERGENCES: Mapping[str, Divergence] = MappingProxyType(
+    {
+        "kl": kl,
+        "reverse_kl": reverse_kl,
+        "chi2": chi2,
+        "tv": total_variation,
+        "hellinger": hellinger,
+        "js": js,
+    }
+)
+
+
+def binary_divergence(prob: Tensor, verifier_prob: Tensor, divergence: str = "kl") -> Tensor:
+    """D of (prob, 1−prob) from (verifier_prob, 1−verifier_prob), element by element.
+
+    It is the divergence of the whole lifted distribution h from the verifier's.
+    """
+    prob, verifier_prob = torch.broadcast_tensors(prob, verifier_prob)
+    return _named(divergence)(_two_parts(prob), _two_parts(verifier_prob))
+
+
+# --- the boosted probability -------------------------------------------------------------------
+
+
+def taylor_boosted_prob(verifier_prob: Tensor | float, delta: Tensor | float) -> Tensor:
+    """Corollary 5: min(1, q_n + √(2δ·q_n(1−q_n)))."""
+    start = _as_tensor(verifier_prob)
+    spread = (start * (1 - start)).clamp(min=0)  # q(1−q) is the variance of the indicator of n
+    return (start + (2 * _checked(delta) * spread).sqrt()).clamp(max=1)
+
+
+def boosted_prob(
+    verifier_prob: Tensor | float, delta: Tensor | float, divergence: str = "kl"
+) -> Tensor:
+    """The exact γ*: the largest γ in [q_n, 1] whose lift stays within `delta`.
+
+    Bisection on all elements at once. It returns the lower end, so the budget is kept.
+    A verifier probability of 0 stays 0 under `kl` and `chi2`, which are infinite there; the
+    other four are finite, so they lift even a token that the verifier rules out.
+    """
+    given = _as_tensor(verifier_prob)
+    start, budget = torch.broadcast_tensors(
+        wide(given), wide(_as_tensor(_checked(delta)).to(given.device))
+    )
+    low, high = start, torch.ones_like(start)
+    for _ in range(HALVINGS):
+        middle = 0.5 * (low + high)
+        fits = binary_divergence(middle, start, divergence) <= budget
+        low, high = torch.where(fits, middle, low), torch.where(fits, high, middle)
+    low = torch.where(budget > 0, low, start)  # rounding must not spend a budget of 0
+    all_of_it = binary_divergence(torch.ones_like(start), start, divergence) <= budget
+    return torch.where(all_of_it, 1.0, low).to(given.dtype)
+
+
+def _named(divergence: str) -> Divergence:
+    if divergence not in DIVERGENCES:
+        raise ValueError(f"divergence must be one of {', '.join(DIVERGENCES)}, got {divergence!r}")
+    return DIVERGENCES[divergence]
+
+
+def _two_parts(prob: Tensor) -> Tensor:
+    parts = torch.stack((prob, (1 - prob).clamp(min=0)))  # [2, ...], each part contiguous
+    return parts.movedim(0, -1)  # [..., 2]
+
+
+def _as_tensor(value: Tensor | float) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+
+
+def _checked(delta: Tensor | float) -> Tensor | float:
+    if isinstance(delta, Tensor):  # a tensor is computed by a rule, from a checked parameter
+        return delta
+    if not (math.isfinite(delta) and delta >= 0):
+        raise ValueError(f"delta must be a finite number of at least 0, got {delta!r}")
+    return delta
