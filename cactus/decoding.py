@@ -1,0 +1,220 @@
+"""The decoding generator: rounds of one run until it stops, and the trace they make.
+
+Knows the loop, records and the protocols of `interfaces`; nothing of any model library, of pages or of threads.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from cactus.acceptance import Rule
+from cactus.errors import PromptError
+from cactus.interfaces import ModelPair, Prompt
+from cactus.loop import Loop
+from cactus.records import TokenWriter
+from cactus.sampling import SamplingParams
+from cactus.settings import DEFAULT_DRAFT_TOKENS, Settings, fresh_seed
+from cactus.text import StopStrings, TextStream
+from cactus.trace import Baseline, Round, StopReason, Timings, Trace
+from cactus.versions import versions
+
+BASELINE_HOW = "median of timed single-token steps of the verifier, before and after the run"
+
+
+class Run:
+    """An iterator of rounds. `trace` is the record so far; `stop_reason` is None until the run has ended."""
+
+    def __init__(
+        self,
+        pair: ModelPair,
+        prompt: Prompt,
+        settings: Settings,
+        system: str = "",
+        should_stop: Callable[[], bool] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.rounds: list[Round] = []
+        self.stop_reason: StopReason | None = None
+        self._pair = pair
+        self._prompt = prompt
+        self._asked_to_stop = should_stop or (lambda: False)
+        tokens = pair.codec.encode_prompt(prompt, system)
+        self._loop = _new_loop(pair, tokens, settings)
+        self._prompt_tokens = len(tokens)
+        self._baseline: list[float] = []
+        self._timings = Timings()
+        self._began: float | None = None
+        self._rounds = self._run()
+
+    def __iter__(self) -> Iterator[Round]:
+        return self
+
+    def __next__(self) -> Round:
+        return next(self._rounds)
+
+    def close(self) -> None:
+        """End the run here; further rounds are not made."""
+        self._rounds.close()
+        self.stop_reason = self.stop_reason or "cancelled"
+
+    def prefill(self) -> None:
+        """Read the prompt and time the baseline now rather than with the first round."""
+        if self._began is not None:
+            return
+        self._began = time.perf_counter()
+        if not self._loop.prefill(self._should_stop):
+            self.stop_reason = self._cancel_reason()
+        self._timings = Timings(prefill_seconds=time.perf_counter() - self._began)
+        self._measure_baseline()
+
+    @property
+    def trace(self) -> Trace:
+        """The trace so far."""
+        settings, rule = self.settings, self.settings.rule
+        return Trace(
+            pair=self._pair.name,
+            method=rule.name if rule else "ar",
+            params=dict(rule.params) if rule else {},
+            num_draft_tokens=settings.num_draft_tokens,
+            sampling=vars(settings.sampling),
+            max_new_tokens=settings.max_new_tokens,
+            seed=settings.seed,
+            device=str(self._loop.verifier.device),
+            dtype=self._pair.dtype,
+            versions=versions() | {"weights": self._pair.weights},
+            prompt=self._prompt if isinstance(self._prompt, str) else tuple(self._prompt),  # type: ignore[arg-type]
+            prompt_tokens=self._prompt_tokens,
+            rounds=tuple(self.rounds),
+            stop_reason=self.stop_reason,
+            baseline=self._baseline_record(),
+            timings=self._timings,
+        )
+
+    def _run(self) -> Iterator[Round]:
+        try:
+            self.prefill()
+            while self.stop_reason is None:
+                if self._should_stop():
+                    self.stop_reason = self._cancel_reason()
+                    break
+                round_ = self._loop.step()
+                self.rounds.append(round_)
+                self.stop_reason = self._loop.writer.stop_reason
+                yield round_
+            self._measure_baseline()
+        except (GeneratorExit, KeyboardInterrupt):
+            self.stop_reason = self.stop_reason or "cancelled"
+            raise
+        except BaseException:
+            self.stop_reason = "error"
+            raise
+        finally:
+            self._finish()
+
+    def _should_stop(self) -> bool:
+        return self._asked_to_stop() or self._out_of_time()
+
+    def _out_of_time(self) -> bool:
+        limit, began = self.settings.max_seconds, self._began
+        return limit is not None and began is not None and time.perf_counter() - began > limit
+
+    def _cancel_reason(self) -> StopReason:
+        return "cancelled" if self._asked_to_stop() else "time"
+
+    def _measure_baseline(self) -> None:
+        if not self.settings.baseline_steps or self.stop_reason in ("cancelled", "time"):
+            return
+        started = time.perf_counter()
+        self._baseline += self._loop.time_single_steps(self.settings.baseline_steps, self._should_stop)
+        spent = self._timings.baseline_seconds + time.perf_counter() - started
+        self._timings = self._timings.model_copy(update={"baseline_seconds": spent})
+
+    def _baseline_record(self) -> Baseline | None:
+        if not self._baseline:
+            return None
+        seconds = statistics.median(self._baseline)
+        return Baseline(seconds_per_token=seconds, steps=len(self._baseline), how=BASELINE_HOW)
+
+    def _finish(self) -> None:
+        total = time.perf_counter() - self._began if self._began is not None else 0.0
+        self._timings = self._timings.model_copy(update={"total_seconds": total})
+
+
+def _new_loop(pair: ModelPair, prompt: list[int], settings: Settings) -> Loop:
+    verifier = pair.new_verifier()
+    # Two streams of random numbers, so that the draft's length never shifts the verdicts' numbers.
+    draft_seed, judge_seed = 2 * settings.seed, 2 * settings.seed + 1
+    return Loop(
+        verifier=verifier,
+        drafter=pair.new_drafter() if settings.num_draft_tokens else None,
+        writer=_new_writer(pair, settings, verifier.context_length, len(prompt)),
+        num_draft_tokens=settings.num_draft_tokens,
+        sampling=settings.sampling,
+        vocab_size=pair.codec.vocab_size,
+        committed=list(prompt),
+        draft_generator=torch.Generator(verifier.device).manual_seed(draft_seed),
+        judge_generator=torch.Generator(verifier.device).manual_seed(judge_seed),
+        rule=settings.rule,
+    )
+
+
+def _new_writer(pair: ModelPair, settings: Settings, context_length: int, prompt_tokens: int) -> TokenWriter:
+    room = context_length - prompt_tokens
+    if room < 1:
+        raise PromptError(
+            f"the prompt has {prompt_tokens:,} tokens; the verifier reads {context_length:,} in all, so at most"
+            f" {context_length - 1:,} are allowed"
+        )
+    codec = pair.codec
+    return TokenWriter(
+        stream=TextStream(codec.decode),
+        stops=StopStrings(settings.stop),
+        eos_ids=codec.eos_ids,
+        max_new_tokens=min(settings.max_new_tokens, room),
+        describe=codec.describe,
+        limit_reason="length" if settings.max_new_tokens <= room else "context",
+    )
+
+
+def decode(
+    pair: ModelPair,
+    prompt: Prompt,
+    rule: Rule | None = None,
+    num_draft_tokens: int | None = None,
+    sampling: SamplingParams | None = None,
+    max_new_tokens: int = 128,
+    seed: int | None = None,
+    *,
+    system: str = "",
+    stop: Sequence[str] = (),
+    baseline_steps: int = 0,
+    max_seconds: float | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> Run:
+    """Generate text, round by round.
+
+    prompt: text, chat messages or token ids. rule: an acceptance rule with `num_draft_tokens` (default 5) tokens a
+    round, or None for the verifier alone. seed: 0..2³²−1; None draws a fresh one (see `Run.trace.seed`). stop: the
+    text ends behind the first of these strings. baseline_steps: time so many single-token steps of the verifier
+    before and after the run. max_seconds: end the run then. should_stop: asked before every round.
+
+    Returns an iterator of `Round`; its `trace` is the record so far. `ValueError` for bad settings or prompts;
+    `NonFiniteLogits` while iterating if a model computes NaN or infinity.
+    """
+    if num_draft_tokens is None:
+        num_draft_tokens = DEFAULT_DRAFT_TOKENS if rule is not None else 0
+    settings = Settings(
+        rule=rule,
+        num_draft_tokens=num_draft_tokens,
+        sampling=sampling or SamplingParams(),
+        max_new_tokens=max_new_tokens,
+        seed=fresh_seed() if seed is None else seed,
+        stop=tuple(stop),
+        baseline_steps=baseline_steps,
+        max_seconds=max_seconds,
+    )
+    return Run(pair, prompt, settings, system, should_stop)

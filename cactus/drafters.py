@@ -1,0 +1,120 @@
+"""Who proposes: a draft model, or an n-gram looked up in the text so far.
+
+A drafter returns the very distributions its tokens were drawn from; a deterministic one returns one-hots. Adding a
+drafter is one class with the methods of `interfaces.Drafter`. Knows no model library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cactus.errors import CactusError
+from cactus.interfaces import CachedModel, DraftContext, Proposal
+
+
+@dataclass
+class ModelDrafter:
+    """A small causal language model.
+
+    vocab_size: of the verifier's processed distributions. token_ids: where the draft model's logits cover only some
+    tokens, their ids [draft_vocab]; the others, like missing padding columns, get probability 0.
+    """
+
+    model: CachedModel
+    vocab_size: int
+    token_ids: Tensor | None = None
+    wants_hidden: bool = False
+
+    @property
+    def context_length(self) -> int:
+        return self.model.context_length
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        if len(tokens) > self.model.length:
+            self.model.feed(tokens[self.model.length :])
+            self.model.rewind(len(tokens))
+
+    def propose(self, context: DraftContext) -> Proposal:
+        tokens = list(context.committed)
+        start, rows = len(tokens), []
+        while len(rows) < context.count:
+            logits = self._widen(self.model.feed(tokens[self.model.length :]).logits[-1])
+            token, probs = context.choose(logits, tokens)
+            tokens.append(token)
+            rows.append(probs)
+            if token in context.stop_ids:
+                break
+        return Proposal(tokens[start:], torch.stack(rows))
+
+    def rewind(self, length: int) -> None:
+        self.model.rewind(min(length, self.model.length))
+
+    def _widen(self, logits: Tensor) -> Tensor:
+        """Logits over the verifier's vocabulary [vocab]."""
+        if self.token_ids is None and len(logits) >= self.vocab_size:
+            return logits[: self.vocab_size]
+        wide = logits.new_full((self.vocab_size,), float("-inf"))
+        if self.token_ids is None:
+            wide[: len(logits)] = logits
+        else:
+            wide[self.token_ids] = logits
+        return wide
+
+
+@dataclass
+class PromptLookup:
+    """Proposes what followed the last occurrence of the newest n-gram (Saxena 2023, prompt lookup decoding).
+
+    Longest n first, from `max_ngram` down to `min_ngram`. Deterministic: its distributions are one-hot. The index is
+    brought up to date with the new tokens only, so the work per round does not grow with the text.
+    """
+
+    vocab_size: int
+    device: torch.device
+    max_ngram: int = 3
+    min_ngram: int = 1
+    wants_hidden: bool = False
+    context_length: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_ngram <= self.max_ngram:
+            raise CactusError(f"min_ngram is {self.min_ngram}; 1 to max_ngram ({self.max_ngram}) are allowed")
+        # n-gram -> index behind its latest occurrence that something follows
+        self._behind: dict[tuple[int, ...], int] = {}
+        self._indexed = 0
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        self._index(tokens)
+
+    def propose(self, context: DraftContext) -> Proposal:
+        self._index(context.committed)
+        tokens = self._continuation(context.committed, context.count)
+        stop = next((i + 1 for i, token in enumerate(tokens) if token in context.stop_ids), len(tokens))
+        return Proposal(tokens[:stop], self._one_hot(tokens[:stop]))
+
+    def rewind(self, length: int) -> None:
+        """Nothing to forget: only committed tokens are ever indexed."""
+
+    def _index(self, tokens: Sequence[int]) -> None:
+        """Remember what follows the n-grams that end before the newest token."""
+        for end in range(self._indexed + 1, len(tokens)):
+            for size in range(self.min_ngram, min(self.max_ngram, end) + 1):
+                self._behind[tuple(tokens[end - size : end])] = end
+        self._indexed = max(self._indexed, len(tokens) - 1)
+
+    def _continuation(self, tokens: Sequence[int], count: int) -> list[int]:
+        for size in range(min(self.max_ngram, len(tokens)), self.min_ngram - 1, -1):
+            start = self._behind.get(tuple(tokens[len(tokens) - size :]))
+            if start is not None:
+                return list(tokens[start : start + count])
+        return []
+
+    def _one_hot(self, tokens: list[int]) -> Tensor:
+        probs = torch.zeros(len(tokens), self.vocab_size, device=self.device)
+        rows = torch.arange(len(tokens), device=self.device)
+        probs[rows, torch.tensor(tokens, dtype=torch.long, device=self.device)] = 1.0
+        return probs

@@ -1,0 +1,129 @@
+"""What decoding asks of models, drafters and tokenizers. Protocols only: `models` and `drafters` implement them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+Prompt = str | Sequence[dict[str, str]] | Sequence[int]
+"""Text (one user turn), chat messages with role and content, or token ids used as they are."""
+
+Choose = Callable[[Tensor, Sequence[int]], tuple[int, Tensor]]
+"""(logits[vocab], tokens before it) -> (drawn token, the float32 distribution [vocab] it was drawn from)."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """Logits [kept, vocab] of the last fed tokens and, where asked for, hidden states [fed, hidden] of all of them."""
+
+    logits: Tensor
+    hidden: Tensor | None = None
+
+
+class CachedModel(Protocol):
+    """A causal language model with the cache of one run. `length`: tokens in the cache."""
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def context_length(self) -> int: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def feed(self, tokens: Sequence[int], keep: int = 1, want_hidden: bool = False) -> Output:
+        """Append `tokens` (at least one) to the cache; logits of the last `keep` of them."""
+
+    def rewind(self, length: int) -> None:
+        """Forget all but the first `length` tokens; only tokens fed since the last rewind can be forgotten."""
+
+    def fork(self) -> CachedModel:
+        """A copy whose cache goes its own way."""
+
+
+@dataclass(frozen=True)
+class DraftContext:
+    """What a drafter gets each round.
+
+    `committed`: prompt and emitted tokens; at most `count` tokens are wanted; drafting ends behind a token of
+    `stop_ids`. `hidden`: the verifier's last hidden states [new, hidden] of the committed tokens fed since the last
+    round (all but the newest token), for a drafter with `wants_hidden`.
+    """
+
+    committed: Sequence[int]
+    count: int
+    choose: Choose
+    stop_ids: frozenset[int] = frozenset()
+    hidden: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Drafted tokens and, row by row, the distributions [m, vocab] they were really drawn from."""
+
+    tokens: list[int]
+    probs: Tensor
+
+
+class Drafter(Protocol):
+    """Proposes tokens for one run. `context_length`: the longest sequence it can read, None for any."""
+
+    wants_hidden: bool
+
+    @property
+    def context_length(self) -> int | None: ...
+
+    def prefill(self, tokens: Sequence[int]) -> None:
+        """Read the prompt ahead of the first round."""
+
+    def propose(self, context: DraftContext) -> Proposal:
+        """Up to `context.count` tokens, none where it has nothing to say."""
+
+    def rewind(self, length: int) -> None:
+        """Forget whatever lies beyond the first `length` tokens."""
+
+
+class TextCodec(Protocol):
+    """Between text and token ids. `eos_ids` end a run; ids from `vocab_size` on are padding and never drawn."""
+
+    @property
+    def eos_ids(self) -> frozenset[int]: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def encode_prompt(self, prompt: Prompt, system: str = "") -> list[int]:
+        """Token ids of a prompt; `PromptError` says what is wrong with it."""
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of tokens, special ones left out."""
+
+    def describe(self, token: int) -> str:
+        """A visible name for one token, special or not."""
+
+
+class ModelPair(Protocol):
+    """A verifier and a drafter for it, ready to run; each run takes its own caches."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def codec(self) -> TextCodec: ...
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def weights(self) -> str: ...
+
+    def new_verifier(self) -> CachedModel:
+        """The verifier with an empty cache."""
+
+    def new_drafter(self) -> Drafter:
+        """The drafter with an empty cache."""

@@ -1,0 +1,152 @@
+"""One round of speculative decoding, and the state it moves.
+
+    draft m tokens → one verifier pass over them → verdict → records → commit → rewind both caches
+
+The verifier alone is the same round with m = 0. Knows rules, records and the protocols of `interfaces`; nothing of
+any model library, of pages or of threads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from cactus.acceptance import Rule
+from cactus.interfaces import CachedModel, DraftContext, Drafter, Proposal
+from cactus.records import TokenWriter
+from cactus.sampling import SamplingParams, draw, probs_from_logits
+from cactus.text import StopStrings
+from cactus.trace import Round
+from cactus.verdict import judge
+
+PREFILL_CHUNK = 512
+BASELINE_WARMUP = 2
+
+
+@dataclass
+class Loop:
+    """One token stream in the making: caches, random generators and the tokens committed so far.
+
+    Invariant after every round: the verifier's cache holds all committed tokens but the newest; the drafter's holds
+    committed tokens only.
+    """
+
+    verifier: CachedModel
+    drafter: Drafter | None
+    writer: TokenWriter
+    num_draft_tokens: int
+    sampling: SamplingParams
+    vocab_size: int
+    committed: list[int]
+    draft_generator: torch.Generator
+    judge_generator: torch.Generator
+    rule: Rule | None
+    rounds_done: int = 0
+    hidden: list[Tensor] = field(default_factory=list)
+
+    def prefill(self, should_stop: Callable[[], bool]) -> bool:
+        """Read the prompt but its last token, in chunks; False if stopped meanwhile."""
+        while (done := self.verifier.length) < len(self.committed) - 1:
+            if should_stop():
+                return False
+            end = min(done + PREFILL_CHUNK, len(self.committed) - 1)
+            self._feed(self.committed[done:end], keep=1)
+            self.verifier.rewind(end)
+        if self.drafter is not None and self._draft_room() > 0:
+            self.drafter.prefill(self.committed[:-1])
+        return True
+
+    def step(self) -> Round:
+        """One round."""
+        started = time.perf_counter()
+        proposal = self._propose()
+        drafted = time.perf_counter()
+        count = len(proposal.tokens)
+        logits = self._feed(self.committed[self.verifier.length :] + proposal.tokens, keep=count + 1)
+        verified = time.perf_counter()
+        verifier_probs = self._probs(logits, proposal.tokens)
+        verdict = judge(self.rule, proposal.tokens, proposal.probs, verifier_probs, self.judge_generator)
+        tokens = self.writer.write(proposal.tokens, verdict)
+        accepted = sum(token.status == "accepted" for token in tokens)
+        self._commit([token.id for token in tokens if token.emitted], accepted)
+        if self.rule is not None:
+            self.rule = self.rule.advance(sum(token.kl or 0.0 for token in tokens if token.judged))
+        self.rounds_done += 1
+        return Round(
+            index=self.rounds_done - 1,
+            num_draft_tokens=count,
+            accepted_length=accepted,
+            draft_seconds=drafted - started,
+            verify_seconds=verified - drafted,
+            judge_seconds=time.perf_counter() - verified,
+            tokens=tuple(tokens),
+        )
+
+    def _draft_room(self) -> int:
+        """How many tokens to draft: the run's last token is the verifier's, and the drafter's context ends somewhere."""
+        room = min(self.num_draft_tokens, self.writer.left - 1)
+        if self.drafter is not None and self.drafter.context_length is not None:
+            room = min(room, self.drafter.context_length - len(self.committed))
+        return max(0, room)
+
+    def _propose(self) -> Proposal:
+        room = self._draft_room()
+        if self.drafter is None or room == 0:
+            return Proposal([], torch.empty(0, self.vocab_size))
+        hidden = torch.cat(self.hidden) if self.hidden else None
+        self.hidden.clear()
+        context = DraftContext(self.committed, room, self._choose, self.writer.eos_ids, hidden)
+        return self.drafter.propose(context)
+
+    def _choose(self, logits: Tensor, before: Sequence[int]) -> tuple[int, Tensor]:
+        probs = probs_from_logits(logits[None], self.sampling, [before])[0]  # [vocab]
+        return draw(probs, self.draft_generator), probs
+
+    def _feed(self, tokens: Sequence[int], keep: int) -> Tensor:
+        wants_hidden = self.drafter is not None and self.drafter.wants_hidden
+        output = self.verifier.feed(tokens, keep=keep, want_hidden=wants_hidden)
+        if output.hidden is not None:
+            self.hidden.append(output.hidden)
+        return output.logits
+
+    def _probs(self, logits: Tensor, drafted: list[int]) -> Tensor:
+        """Processed distributions [m + 1, vocab]; each row has seen the drafted tokens before it."""
+        contexts: list[Sequence[int]] | None = None
+        if self.sampling.repetition_penalty != 1.0:
+            contexts = [self.committed + drafted[:i] for i in range(len(drafted) + 1)]
+        return probs_from_logits(logits[:, : self.vocab_size], self.sampling, contexts)
+
+    def _commit(self, emitted: list[int], accepted: int) -> None:
+        before = len(self.committed)
+        self.committed += emitted
+        if self.hidden:  # rows of drafted tokens that did not stay
+            surplus = self.verifier.length - (len(self.committed) - 1)
+            self.hidden[-1] = self.hidden[-1][: len(self.hidden[-1]) - surplus]
+        self.verifier.rewind(len(self.committed) - 1)
+        if self.drafter is not None:
+            self.drafter.rewind(before + accepted)
+
+    def time_single_steps(self, steps: int, should_stop: Callable[[], bool]) -> list[float]:
+        """Seconds of `steps` rounds with m = 0 on copies of the verifier's cache and the text: nothing else moves."""
+        steps = min(steps + BASELINE_WARMUP, self.verifier.context_length - len(self.committed))
+        writer = replace(self.writer, stream=self.writer.stream.fork(), stops=StopStrings(()), eos_ids=frozenset())
+        alone = replace(
+            self,
+            verifier=self.verifier.fork(),
+            drafter=None,
+            rule=None,
+            writer=replace(writer, emitted=0, max_new_tokens=steps + 1, stop_reason=None),
+            committed=self.committed[:],
+            judge_generator=torch.Generator(self.verifier.device).manual_seed(0),
+            hidden=[],
+        )
+        seconds = []
+        for _ in range(steps):
+            if should_stop():
+                break
+            seconds.append(alone.step().seconds)
+        return seconds[BASELINE_WARMUP:]

