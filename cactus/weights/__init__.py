@@ -70,7 +70,8 @@ def _fetch_if_needed(store: Store, sources: Sequence[Source], progress: Progress
                 tried.append(f"{source.where}: {error}")
     raise UnavailableError(
         f"the weights of {store.name} cannot be had. Tried " + "; ".join(tried) + ". Once a connection is there, "
-        f"`python -m cactus fetch` gets them ahead of time; or copy the folder {store.folder} from a machine that has it."
+        "`python -m cactus fetch` gets them ahead of time; "
+        f"or copy the folder {store.folder} from a machine that has it."
     )
 
 

