@@ -9,58 +9,55 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 REPLACEMENT = "\ufffd"
-# An unfinished UTF-8 character decodes to up to three replacement characters (one per byte with byte fallback).
-MAX_UNFINISHED = 3
-# Tokens kept as left context: decoders treat a first token differently (SentencePiece drops its space).
-CONTEXT_TOKENS = 4
-# A stream that never ends on a whole character is cut loose here, so that cost stays linear.
+# A stream that never ends on a whole character is cut loose here, so that the work per token stays bounded.
 MAX_WINDOW = 64
-
-
-def _unfinished(text: str) -> int:
-    """How many trailing characters may still change when more bytes arrive."""
-    return min(len(text) - len(text.rstrip(REPLACEMENT)), MAX_UNFINISHED)
 
 
 @dataclass
 class TextStream:
     """Turns tokens into text pieces; a character split over tokens comes whole, with the token that completes it.
 
-    The pieces (with `flush` at the end) add up to `decode(all tokens)`. Constant work per token.
+    The pieces (with `flush` at the end) add up to `decode(all tokens)`. Bounded work per token: decoded is a window of
+    the tokens since the last but one point where the text ended on a whole character. The part before the last such
+    point is context: decoders treat a first token differently (SentencePiece drops its space), and byte fallback
+    turns a whole run of bytes into replacement characters while its last character is unfinished.
     """
 
     decode: Callable[[Sequence[int]], str]
     window: list[int] = field(default_factory=list)
+    context: int = 0  # tokens of the window before the last whole-character point
     shown: int = 0  # characters of decode(window) already given out
 
     def push(self, token: int) -> str:
         """The text that `token` makes certain, possibly none."""
         self.window.append(token)
         text = self.decode(self.window)
-        stable = len(text) - _unfinished(text)
-        piece = text[self.shown : stable]
-        self.shown = max(self.shown, stable)
-        if self.shown == len(text):
-            self._slide()
-        elif len(self.window) > MAX_WINDOW:
-            piece += text[self.shown :]
-            self._slide()
+        if text.endswith(REPLACEMENT) and len(self.window) <= MAX_WINDOW:
+            return self._give(text, len(text.rstrip(REPLACEMENT)))
+        piece = self._give(text, len(text))
+        self._slide()
         return piece
 
     def flush(self) -> str:
         """What is still held back, as it stands."""
         text = self.decode(self.window)
-        piece = text[self.shown :]
-        self.shown = len(text)
-        return piece
+        return self._give(text, len(text))
 
     def fork(self) -> TextStream:
         """A copy that goes its own way (for tokens that are shown but not kept)."""
         return replace(self, window=self.window[:])
 
+    def _give(self, text: str, end: int) -> str:
+        piece = text[self.shown : end]
+        self.shown = max(self.shown, end)
+        return piece
+
     def _slide(self) -> None:
-        self.window = self.window[-CONTEXT_TOKENS:]
-        self.shown = len(self.decode(self.window))
+        recent = self.window[self.context :]
+        text = self.decode(recent)
+        if text or len(self.window) > MAX_WINDOW:  # special tokens alone are no context
+            self.window, self.shown = recent, len(text)
+        self.context = len(self.window)
 
 
 @dataclass

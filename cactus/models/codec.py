@@ -57,7 +57,10 @@ class HFCodec:
             raise PromptError("the prompt is empty; give at least one message or token id")
         if all(isinstance(item, int) and not isinstance(item, bool) for item in items):
             return self._check_ids(items)  # type: ignore[arg-type]
-        return self._encode_messages([_check_message(item) for item in items], system)
+        messages = [_check_message(item) for item in items]
+        if not any(message["content"].strip() for message in messages):
+            raise PromptError("the prompt is empty; write at least one word into a message")
+        return self._encode_messages(messages, system)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of tokens, special ones left out."""
@@ -84,7 +87,13 @@ class HFCodec:
         try:
             return self._render(messages)
         except TemplateError:
+            return self._render_folded(messages)
+
+    def _render_folded(self, messages: list[Message]) -> list[int]:
+        try:
             return self._render(_fold_system(messages))
+        except TemplateError as error:
+            raise PromptError(f"the model's chat template refuses these messages: {error}") from error
 
     def _render(self, messages: list[Message]) -> list[int]:
         rendered = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
