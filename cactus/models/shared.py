@@ -1,0 +1,144 @@
+"""A small draft model that borrows the verifier's embeddings and output head.
+
+It is an ordinary Llama of a few layers: `embed_tokens` is the verifier's own tensor,
+`lm_head` holds the verifier's head rows of `token_ids`, the tokens worth drafting, so
+its logits are over those k tokens only. On disk are only the layers, the last norm and
+`token_ids`. Knows nothing of sampling, rules, or how the layers were trained.
+"""
+
+import copy
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from huggingface_hub import save_torch_state_dict
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import LlamaForCausalLM, PreTrainedModel
+
+from cactus.errors import CactusError
+
+_SHARED = ("model.embed_tokens.", "lm_head.")
+_WEIGHTS = "model{suffix}.safetensors"
+_SHARD_SIZE = "8MB"  # stays below the 10 MB at which repositories want Git LFS
+
+
+def build(
+    verifier_model: PreTrainedModel,
+    token_ids: Tensor,  # int64 [k]
+    num_layers: int = 2,
+    init_from: Sequence[int] = (0, -1),
+) -> LlamaForCausalLM:
+    """A draft model whose layers start as copies of the verifier's layers `init_from`."""
+    _check_token_ids(token_ids, verifier_model.config.vocab_size)
+    if len(init_from) != num_layers:
+        raise CactusError(f"init_from names {len(init_from)} layers, num_layers is {num_layers}")
+    draft_model = _empty(verifier_model, token_ids, num_layers)
+    layers = verifier_model.model.layers
+    for layer, source in zip(draft_model.model.layers, init_from, strict=True):
+        layer.load_state_dict(layers[source].state_dict())
+    draft_model.model.norm.load_state_dict(verifier_model.model.norm.state_dict())
+    return draft_model
+
+
+def _empty(verifier_model: PreTrainedModel, token_ids: Tensor, num_layers: int) -> LlamaForCausalLM:
+    """The right shape, verifier's embeddings and head, layers not yet meaningful."""
+    embeddings, head = verifier_model.get_input_embeddings(), verifier_model.lm_head.weight
+    config = copy.deepcopy(verifier_model.config)
+    config.num_hidden_layers, config.tie_word_embeddings = num_layers, False
+    config.vocab_size, config.pad_token_id = 1, None  # spares a table that is replaced at once
+    draft_model = LlamaForCausalLM(config).to(device=head.device, dtype=head.dtype)
+    draft_model.model.embed_tokens = embeddings
+    draft_model.lm_head = _trimmed_head(head, token_ids)
+    config.vocab_size = verifier_model.config.vocab_size  # of what it reads, not what it drafts
+    config.pad_token_id = verifier_model.config.pad_token_id
+    return draft_model.eval()
+
+
+def _trimmed_head(head: Tensor, token_ids: Tensor) -> nn.Linear:
+    rows = head.detach()[token_ids.to(head.device)]  # [k, hidden]
+    linear = nn.Linear(rows.shape[1], rows.shape[0], bias=False, device="meta")
+    linear.weight = nn.Parameter(rows, requires_grad=False)
+    return linear
+
+
+def own_state(draft_model: LlamaForCausalLM) -> dict[str, Tensor]:
+    """What is the draft model's own: its layers and norm."""
+    state = draft_model.state_dict()
+    return {name: value for name, value in state.items() if not name.startswith(_SHARED)}
+
+
+def save(folder: str | Path, draft_model: LlamaForCausalLM, token_ids: Tensor) -> None:
+    """Layers and norm in bfloat16, `token_ids`, and config.json; old weights are removed."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("model*.safetensors*"):
+        old.unlink()
+    state = {name: value.bfloat16().cpu() for name, value in own_state(draft_model).items()}
+    state["token_ids"] = token_ids.int().cpu()
+    save_torch_state_dict(state, folder, filename_pattern=_WEIGHTS, max_shard_size=_SHARD_SIZE)
+    config = draft_model.config.to_dict() | {"num_draft_tokens_in_head": len(token_ids)}
+    config = {name: value for name, value in config.items() if not name.startswith("_")}
+    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def load(folder: str | Path, verifier_model: PreTrainedModel) -> tuple[LlamaForCausalLM, Tensor]:
+    """The draft model in the verifier's dtype and on its device, and `token_ids` int64 [k].
+
+    `CactusError` (a ValueError) if a file is missing or damaged, or was made for another verifier.
+    """
+    folder = Path(folder)
+    config = _read_json(folder / "config.json")
+    for name in ("hidden_size", "vocab_size"):
+        found, wanted = config.get(name), getattr(verifier_model.config, name)
+        if found != wanted:
+            raise CactusError(f"{folder}: {name} is {found}, the verifier's is {wanted}")
+    state = _read_shards(folder)
+    token_ids = state.pop("token_ids", torch.empty(0)).long()
+    _check_token_ids(token_ids, verifier_model.config.vocab_size)
+    draft_model = _empty(verifier_model, token_ids, config["num_hidden_layers"])
+    _fill(draft_model, state, folder)
+    return draft_model, token_ids
+
+
+def _fill(draft_model: LlamaForCausalLM, state: dict[str, Tensor], folder: Path) -> None:
+    wanted = own_state(draft_model)
+    if wrong := sorted(wanted.keys() ^ state.keys()):
+        raise CactusError(f"{folder}: weights missing or not expected: {', '.join(wrong[:3])}")
+    for name, value in state.items():
+        if value.shape != wanted[name].shape:
+            shapes = f"{list(value.shape)}, expected {list(wanted[name].shape)}"
+            raise CactusError(f"{folder}: {name} has shape {shapes}")
+    draft_model.load_state_dict(state, strict=False)
+
+
+def _read_shards(folder: Path) -> dict[str, Tensor]:
+    index = folder / "model.safetensors.index.json"
+    files = {"model.safetensors"}
+    if index.exists():
+        files = set(_read_json(index)["weight_map"].values())
+    state: dict[str, Tensor] = {}
+    for name in sorted(files):
+        try:
+            state |= load_file(folder / name)
+        except (OSError, SafetensorError) as error:
+            raise CactusError(f"{folder}: cannot read {name}: {error}") from error
+    return state
+
+
+def _read_json(path: Path) -> dict:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise CactusError(f"cannot read {path}: {error}") from error
+
+
+def _check_token_ids(token_ids: Tensor, vocab_size: int) -> None:
+    if token_ids.ndim != 1 or not len(token_ids):
+        raise CactusError(f"token_ids must be a non-empty vector, not {list(token_ids.shape)}")
+    if token_ids.min() < 0 or token_ids.max() >= vocab_size:
+        raise CactusError(f"token_ids must lie in 0..{vocab_size - 1}")
+    if len(token_ids.unique()) != len(token_ids):
+        raise CactusError("token_ids must not repeat a token")

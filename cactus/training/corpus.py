@@ -1,0 +1,131 @@
+"""The training corpus: answers sampled from the verifier, kept in checkpointed chunk files.
+
+A chunk holds one batch: ids, answer lengths and the verifier's last hidden states,
+from which training rebuilds the verifier's distributions without running it again.
+A stopped run continues at the first missing chunk; a damaged chunk is sampled again.
+Knows nothing of draft models.
+"""
+
+import random
+import time
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
+
+from cactus.training.prompts import training_prompts
+from cactus.training.sampler import Samples, sample
+
+_CHECKED = ("ids", "lengths", "hidden")
+
+
+class Batch(NamedTuple):
+    """Prompts of one token length, and the seed of the answers."""
+
+    prompts: Tensor  # [batch, prompt_length]
+    seed: int
+
+
+def chat_ids(tokenizer: PreTrainedTokenizerBase, prompts: Iterable[str]) -> list[list[int]]:
+    """Each prompt as one user turn, ready for the answer."""
+    chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
+    return list(tokenizer.apply_chat_template(chats, add_generation_prompt=True)["input_ids"])
+
+
+def plan(tokenizer: PreTrainedTokenizerBase, num_prompts: int, batch_size: int, seed: int = 0) -> list[Batch]:
+    """All batches of a corpus in a fixed, shuffled order; remainders of a length are left out."""
+    groups: defaultdict[int, list[list[int]]] = defaultdict(list)
+    for ids in chat_ids(tokenizer, islice(training_prompts(seed), num_prompts)):
+        groups[len(ids)].append(ids)
+    rows = [
+        group[start : start + batch_size]
+        for _, group in sorted(groups.items())
+        for start in range(0, len(group) - batch_size + 1, batch_size)
+    ]
+    random.Random(seed).shuffle(rows)
+    return [Batch(torch.tensor(ids), seed * 1_000_003 + index) for index, ids in enumerate(rows)]
+
+
+def chunk_path(folder: Path, index: int) -> Path:
+    return folder / f"chunk-{index:05d}.safetensors"
+
+
+def save_chunk(path: Path, samples: Samples) -> None:
+    tensors = {name: getattr(samples, name) for name in _CHECKED}
+    metadata = {"prompt_length": str(samples.prompt_length), "crc32": str(_checksum(tensors))}
+    partial = path.with_suffix(".partial")
+    save_file(tensors, partial, metadata)
+    partial.replace(path)
+
+
+def load_chunk(path: Path) -> Samples:
+    """ValueError if the file is missing, cut short or altered."""
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in _CHECKED}
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"damaged chunk {path}: {error}") from error
+    if metadata.get("crc32") != str(_checksum(tensors)):
+        raise ValueError(f"damaged chunk {path}: its checksum differs")
+    return Samples(**tensors, prompt_length=int(metadata["prompt_length"]))
+
+
+def _checksum(tensors: dict[str, Tensor]) -> int:
+    value = 0
+    for name in _CHECKED:
+        value = zlib.crc32(tensors[name].contiguous().view(torch.uint8).numpy(), value)
+    return value
+
+
+def is_whole(path: Path) -> bool:
+    try:
+        load_chunk(path)
+    except ValueError:
+        return False
+    return True
+
+
+def grow(
+    folder: Path,
+    verifier: LlamaForCausalLM,
+    batches: list[Batch],
+    eos_ids: list[int],
+    seconds: float,
+    max_new_tokens: int = 200,
+    on_chunk: Callable[[int], None] = lambda tokens: None,
+) -> None:
+    """Samples missing or damaged chunks in order until `seconds` have passed or all exist.
+
+    `on_chunk` hears the number of answer tokens of every chunk that exists afterwards.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    stop = time.monotonic() + seconds
+    for index, batch in enumerate(batches):
+        path = chunk_path(folder, index)
+        if not is_whole(path):
+            if time.monotonic() >= stop:
+                return
+            save_chunk(path, sample_batch(verifier, batch, eos_ids, max_new_tokens))
+        on_chunk(int(load_chunk(path).lengths.sum()))
+
+
+def sample_batch(verifier: LlamaForCausalLM, batch: Batch, eos_ids: list[int], max_new_tokens: int) -> Samples:
+    """Temperatures are mixed within the batch, 0.6 to 1.0."""
+    generator = torch.Generator().manual_seed(batch.seed)
+    temperatures = 0.6 + 0.4 * torch.rand(len(batch.prompts), generator=generator)
+    return sample(verifier, batch.prompts, temperatures, max_new_tokens, eos_ids, generator)
+
+
+def whole_chunks(folder: Path) -> list[Samples]:
+    """Every undamaged chunk of the folder, in order."""
+    paths = sorted(folder.glob("chunk-*.safetensors"))
+    return [load_chunk(path) for path in paths if is_whole(path)]

@@ -1,0 +1,76 @@
+"""Sampled chunks as training batches: which rows, in which order, padded how.
+
+The order depends on the seed and the step alone, so a resumed run sees what an
+uninterrupted one would. Knows nothing of models.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from cactus.training.sampler import Samples
+
+_POOL = 16  # batches whose rows are sorted by length together, so that little is padding
+
+
+class TrainingBatch(NamedTuple):
+    ids: Tensor  # int64 [batch, length], right-padded: causal attention never looks there
+    positions: Tensor  # int64 [positions], flat indices into ids that predict an answer token
+    verifier_hidden: Tensor  # [positions, hidden]
+
+
+class Dataset:
+    """All answers of some chunks."""
+
+    def __init__(self, chunks: Sequence[Samples]) -> None:
+        if not chunks:
+            raise ValueError("no sampled text to train on")
+        self.chunks = chunks
+        self.rows = [(c, r) for c, chunk in enumerate(chunks) for r in range(len(chunk.ids))]
+        self.lengths = torch.cat([chunk.prompt_length + chunk.lengths for chunk in chunks])
+        self.num_tokens = sum(int(chunk.lengths.sum()) for chunk in chunks)
+
+    def batches(self, batch_size: int, seed: int, start: int = 0) -> Iterator[TrainingBatch]:
+        """Endless, from batch number `start` on."""
+        per_epoch = -(-len(self.rows) // batch_size)
+        epoch, skip = divmod(start, per_epoch)
+        while True:
+            for rows in self._epoch(batch_size, seed + epoch)[skip:]:
+                yield self._collate(rows)
+            epoch, skip = epoch + 1, 0
+
+    def _epoch(self, batch_size: int, seed: int) -> list[Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        order = torch.randperm(len(self.rows), generator=generator)
+        pools = [pool[self.lengths[pool].argsort()] for pool in order.split(batch_size * _POOL)]
+        batches = [batch for pool in pools for batch in pool.split(batch_size)]
+        return [batches[i] for i in torch.randperm(len(batches), generator=generator)]
+
+    def _collate(self, rows: Tensor) -> TrainingBatch:
+        ids, hidden, positions = [], [], []
+        width = int(self.lengths[rows].max())
+        for place, row in enumerate(rows.tolist()):
+            chunk, inner = self.chunks[self.rows[row][0]], self.rows[row][1]
+            answer = int(chunk.lengths[inner])
+            first = chunk.prompt_length - 1  # the last prompt token predicts the first answer token
+            ids.append(chunk.ids[inner, : first + 1 + answer].long())
+            hidden.append(chunk.hidden[inner, :answer])
+            positions.append(place * width + first + torch.arange(answer))
+        padded = pad_sequence(ids, batch_first=True)
+        return TrainingBatch(padded, torch.cat(positions), torch.cat(hidden))
+
+
+def frequent_tokens(chunks: Sequence[Samples], size: int, vocab_size: int, required: Sequence[int]) -> Tensor:
+    """The `size` most frequent answer tokens, ascending, `required` ones always included.
+
+    Ties go to the lower id: byte-pair vocabularies list common pieces first.
+    """
+    counts = torch.zeros(vocab_size, dtype=torch.long)
+    for chunk in chunks:
+        inside = torch.arange(chunk.hidden.shape[1]) < chunk.lengths[:, None]
+        counts += torch.bincount(chunk.ids[:, chunk.prompt_length :][inside], minlength=vocab_size)
+    counts[list(required)] = counts.max() + 1
+    return counts.argsort(descending=True, stable=True)[:size].sort().values

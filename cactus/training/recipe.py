@@ -1,0 +1,221 @@
+"""The recipe for a shared draft model, from a verifier and nothing else.
+
+Sample text, choose the vocabulary, train, write the folder, evaluate what was written.
+Each stage leaves files in a work folder, from which a stopped run goes on. Knows
+nothing of argument parsing.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+
+from cactus.errors import CactusError
+from cactus.models import shared
+from cactus.training import corpus
+from cactus.training.data import Dataset, frequent_tokens
+from cactus.training.evaluate import Acceptance, acceptance_by_position, held_out_answers
+from cactus.training.prompts import held_out_prompts
+from cactus.training.train import Checkpoints, Progress, Trainer, TrainingPlan
+
+_CORPUS, _CHECKPOINT = "corpus", "training.pt"
+_TIMED_STEPS = 4
+
+
+class Listener(Protocol):
+    """Hears how far a stage has come; `done` and `total` are in the stage's own unit."""
+
+    def __call__(self, stage: str, done: float, total: float, note: str = "") -> None: ...
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What the user may choose."""
+
+    minutes: float
+    sampling_share: float = 0.5
+    num_prompts: int = 40_000
+    sampling_batch: int = 128
+    max_new_tokens: int = 200
+    vocabulary: int = 8192
+    num_layers: int = 2
+    init_from: tuple[int, ...] = (0, -1)
+    batch_size: int = 32
+    learning_rate: float = 0.01
+    temperatures: tuple[float, ...] = (1.0, 0.7)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _require(self.minutes > 0, f"minutes is {self.minutes}; it must be above 0")
+        _require(
+            0 < self.sampling_share < 1,
+            f"sampling_share is {self.sampling_share}; it must lie between 0 and 1",
+        )
+        _require(self.vocabulary >= 64, f"vocabulary is {self.vocabulary}; at least 64 tokens")
+        _require(self.learning_rate > 0, f"learning_rate is {self.learning_rate}; above 0")
+
+    @property
+    def sampling_seconds(self) -> float:
+        return 60 * self.minutes * self.sampling_share
+
+    @property
+    def training_seconds(self) -> float:
+        return 60 * self.minutes - self.sampling_seconds
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise CactusError(message)
+
+
+@dataclass(frozen=True)
+class Verifier:
+    model: LlamaForCausalLM
+    tokenizer: PreTrainedTokenizerBase
+    eos_ids: tuple[int, ...]
+
+
+def require_llama(model: PreTrainedModel) -> LlamaForCausalLM:
+    if not isinstance(model, LlamaForCausalLM):
+        raise CactusError(f"the recipe trains for Llama verifiers, not for {type(model).__name__}")
+    return model
+
+
+def prepare(work: Path, resume: bool) -> None:
+    """A fresh run wants an empty work folder, so that it cannot mix with an older one."""
+    if not resume and work.exists() and any(work.iterdir()):
+        raise CactusError(f"{work} holds an earlier run; go on with it by --resume, or remove it")
+    work.mkdir(parents=True, exist_ok=True)
+
+
+def make(verifier: Verifier, recipe: Recipe, work: Path, out: Path, tell: Listener) -> list[Acceptance]:
+    """All stages; writes `out` and returns its measured acceptance, one entry a temperature."""
+    begin = time.monotonic()
+    checkpoints = Checkpoints(work / _CHECKPOINT)
+    if not checkpoints.path.exists():  # else the text is what training began with
+        _sample(verifier, recipe, work, tell)
+    answers = {t: _answers(verifier, t, tell) for t in recipe.temperatures}
+    verifier.model.float()  # master weights of what is trained, exact scores of what is evaluated
+    trainer, token_ids = _train(verifier, recipe, work, checkpoints, tell)
+    shared.save(out, trainer.draft_model, token_ids)
+    draft_model, token_ids = shared.load(out, verifier.model)
+    results = []
+    for temperature, texts in answers.items():
+        tell("evaluate", len(results), len(answers))
+        results.append(acceptance_by_position(draft_model, token_ids, verifier.model, texts, temperature))
+    _record(out, trainer, recipe, results, time.monotonic() - begin)
+    return results
+
+
+def _sample(verifier: Verifier, recipe: Recipe, work: Path, tell: Listener) -> None:
+    batches = corpus.plan(verifier.tokenizer, recipe.num_prompts, recipe.sampling_batch, recipe.seed)
+    begin, tokens = time.monotonic(), 0
+
+    def on_chunk(count: int) -> None:
+        nonlocal tokens
+        tokens += count
+        tell("sample", time.monotonic() - begin, recipe.sampling_seconds, f"{tokens:,} tokens")
+
+    corpus.grow(
+        work / _CORPUS,
+        verifier.model,
+        batches,
+        list(verifier.eos_ids),
+        recipe.sampling_seconds,
+        recipe.max_new_tokens,
+        on_chunk,
+    )
+
+
+def _answers(verifier: Verifier, temperature: float, tell: Listener) -> Any:
+    prompts = held_out_prompts()
+    answers = []
+    for index, prompt in enumerate(prompts):
+        tell("hold out", index, len(prompts), f"temperature {temperature}")
+        answers += held_out_answers(
+            verifier.model,
+            verifier.tokenizer,
+            [prompt],
+            temperature,
+            eos_ids=verifier.eos_ids,
+            seed=12345 + index,
+        )
+    return answers
+
+
+def _train(
+    verifier: Verifier, recipe: Recipe, work: Path, checkpoints: Checkpoints, tell: Listener
+) -> tuple[Trainer, Tensor]:
+    saved = checkpoints.load() if checkpoints.path.exists() else None
+    chunks = corpus.whole_chunks(work / _CORPUS)
+    data = Dataset(chunks if saved is None else _as_before(chunks, saved["rows"]))
+    required = {*verifier.eos_ids, *verifier.tokenizer.all_special_ids}
+    vocab_size = verifier.model.config.vocab_size
+    token_ids = frequent_tokens(data.chunks, recipe.vocabulary, vocab_size, sorted(required))
+
+    def fresh(plan: TrainingPlan) -> Trainer:
+        draft_model = shared.build(verifier.model, token_ids, recipe.num_layers, recipe.init_from)
+        return Trainer(draft_model, data, plan)
+
+    if saved is None:
+        trainer = fresh(_plan(recipe, fresh))
+    else:
+        trainer = fresh(TrainingPlan(**saved["plan"]))
+        trainer.restore(saved)
+
+    def on_step(progress: Progress) -> None:
+        checkpoints.maybe_save(trainer)
+        note = f"loss {progress.loss:.3f}, acceptance {progress.acceptance:.3f}"
+        tell("train", progress.step, trainer.plan.steps, note)
+
+    trainer.run(trainer.plan.steps, on_step)
+    checkpoints.save(trainer)
+    return trainer, token_ids
+
+
+def _plan(recipe: Recipe, fresh: Callable[[TrainingPlan], Trainer]) -> TrainingPlan:
+    """As many steps as the time allows, by timing a few that are thrown away."""
+    plan = TrainingPlan(
+        steps=1000,
+        batch_size=recipe.batch_size,
+        learning_rate=recipe.learning_rate,
+        seed=recipe.seed,
+    )
+    trial = fresh(plan)
+    trial.run(1)  # the first is slower
+    begin = time.monotonic()
+    trial.run(1 + _TIMED_STEPS)
+    seconds_per_step = (time.monotonic() - begin) / _TIMED_STEPS
+    steps = max(1, int(recipe.training_seconds / seconds_per_step))
+    return TrainingPlan(**(asdict(plan) | {"steps": steps}))
+
+
+def _as_before(chunks: Iterable[Any], rows: int) -> list[Any]:
+    """The chunks a checkpoint was trained on: the first ones, `rows` answers in all."""
+    kept, count = [], 0
+    for chunk in chunks:
+        if count < rows:
+            kept.append(chunk)
+            count += len(chunk.ids)
+    if count != rows:
+        raise CactusError(f"the checkpoint was trained on {rows} answers; {count} are left")
+    return kept
+
+
+def _record(out: Path, trainer: Trainer, recipe: Recipe, results: list[Acceptance], seconds: float) -> None:
+    record = {
+        "recipe": asdict(recipe),
+        "plan": asdict(trainer.plan),
+        "sampled_tokens": trainer.data.num_tokens,
+        "answers": len(trainer.data.rows),
+        "minutes_of_last_run": round(seconds / 60, 1),
+        "torch": torch.__version__,
+        "acceptance": [asdict(result) for result in results],
+    }
+    (out / "training.json").write_text(json.dumps(record, indent=2) + "\n")

@@ -1,0 +1,154 @@
+"""Training of a shared draft model on the verifier's distributions.
+
+Only the draft model's layers and norm learn; embeddings and head stay the verifier's.
+Cross entropy first, then a growing share of the distance 1 - sum min(p, q), whose
+complement is the acceptance rate. Checkpoints are atomic, and a resumed run ends where
+an uninterrupted one would. Knows nothing of how the text was sampled.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from math import cos, pi
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import LlamaForCausalLM
+
+from cactus.models.shared import own_state
+from cactus.training.data import Dataset, TrainingBatch
+from cactus.training.loss import Distilled, distil
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """What a run does; stored in its checkpoints."""
+
+    steps: int
+    batch_size: int = 16
+    learning_rate: float = 2e-3
+    warmup: float = 0.03  # share of the steps
+    final_rate: float = 0.01  # of learning_rate
+    tv_from: float = 0.5  # progress at which the distance starts to count
+    tv_share: float = 0.9  # its share at the end
+    weight_decay: float = 0.01
+    optimizer: str = "muon"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.batch_size < 1:
+            raise ValueError(f"steps and batch_size must be positive: {self}")
+        if self.optimizer not in ("adamw", "muon"):
+            raise ValueError(f"optimizer must be adamw or muon, not {self.optimizer!r}")
+
+    def rate_at(self, step: int) -> float:
+        """Factor on the learning rate: linear warm-up, then a cosine to final_rate."""
+        rise = (step + 1) / max(1.0, self.warmup * self.steps)
+        fall = 0.5 + 0.5 * cos(pi * step / self.steps)
+        return min(rise, self.final_rate + (1 - self.final_rate) * fall)
+
+    def tv_at(self, step: int) -> float:
+        progress = (step / self.steps - self.tv_from) / max(1e-9, 1 - self.tv_from)
+        return self.tv_share * min(1.0, max(0.0, 2 * progress))
+
+
+class Progress(NamedTuple):
+    step: int  # steps done
+    loss: float
+    acceptance: float  # mean sum min(p, q) of the batch, on the trimmed vocabulary
+    rate: float
+    tokens: int
+
+
+class Trainer:
+    """A draft model in float32, its optimizers, and where it stands."""
+
+    def __init__(self, draft_model: LlamaForCausalLM, data: Dataset, plan: TrainingPlan) -> None:
+        self.draft_model, self.data, self.plan, self.step = draft_model, data, plan, 0
+        names = own_state(draft_model)
+        self.parameters = [p for n, p in draft_model.named_parameters() if n in names]
+        draft_model.requires_grad_(False)
+        for parameter in self.parameters:
+            parameter.requires_grad_(True)
+        self.optimizers = _optimizers(self.parameters, plan)
+        self.head = draft_model.lm_head.weight.detach().bfloat16()
+
+    def run(self, until: int, on_step: Callable[[Progress], Any] = lambda progress: None) -> None:
+        """Steps up to number `until`; stop early by raising from `on_step`."""
+        batches = self.data.batches(self.plan.batch_size, self.plan.seed, self.step)
+        while self.step < until:
+            on_step(self._step(next(batches)))
+
+    def _step(self, batch: TrainingBatch) -> Progress:
+        rate = self.plan.rate_at(self.step)
+        result = self.evaluate(batch, self.plan.tv_at(self.step))
+        result.loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = self.plan.learning_rate * rate
+            optimizer.step()
+            optimizer.zero_grad()
+        self.step += 1
+        return Progress(self.step, float(result.loss.detach()), result.acceptance, rate, len(batch.positions))
+
+    def evaluate(self, batch: TrainingBatch, tv_share: float = 0.0) -> Distilled:
+        with torch.autocast("cpu", torch.bfloat16):
+            out = self.draft_model.model(batch.ids, use_cache=False)
+        hidden = out.last_hidden_state.flatten(0, 1)[batch.positions]  # [positions, hidden]
+        return distil(hidden.float(), batch.verifier_hidden, self.head, tv_share)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "plan": asdict(self.plan),
+            "step": self.step,
+            "rows": len(self.data.rows),
+            "weights": own_state(self.draft_model),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.step = state["step"]
+        self.draft_model.load_state_dict(state["weights"], strict=False)
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+
+
+def _optimizers(parameters: list[Tensor], plan: TrainingPlan) -> list[torch.optim.Optimizer]:
+    """AdamW for all, or Muon for the matrices and AdamW for the norms."""
+    matrices = [p for p in parameters if p.ndim == 2 and plan.optimizer == "muon"]
+    others = [p for p in parameters if p.ndim != 2 or plan.optimizer != "muon"]
+    rate, decay = plan.learning_rate, plan.weight_decay
+    optimizers: list[torch.optim.Optimizer] = [
+        torch.optim.AdamW(others, lr=rate, betas=(0.9, 0.95), weight_decay=decay)
+    ]
+    if matrices:
+        optimizers.append(torch.optim.Muon(matrices, lr=rate, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
+    return optimizers
+
+
+class Checkpoints:
+    """One checkpoint file, replaced atomically every `seconds`."""
+
+    def __init__(self, path: Path, seconds: float = 120.0) -> None:
+        self.path, self.seconds, self.last = path, seconds, time.monotonic()
+
+    def maybe_save(self, trainer: Trainer) -> None:
+        if time.monotonic() - self.last >= self.seconds:
+            self.save(trainer)
+
+    def save(self, trainer: Trainer) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self.path.with_suffix(".partial")
+        torch.save(trainer.state(), partial)
+        partial.replace(self.path)
+        self.last = time.monotonic()
+
+    def load(self) -> dict[str, Any]:
+        """ValueError if there is none or it is damaged."""
+        try:
+            return torch.load(self.path, weights_only=True)
+        except Exception as error:  # unpickling fails in many ways
+            raise ValueError(f"cannot resume from {self.path}: {error}") from error

@@ -1,0 +1,260 @@
+"""Sampling, training and evaluation of a shared draft model, on a tiny random Llama."""
+
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from cactus.models import shared
+from cactus.training import corpus
+from cactus.training.data import Dataset, frequent_tokens
+from cactus.training.evaluate import Answer, acceptance_by_position
+from cactus.training.loss import distil
+from cactus.training.prompts import held_out_prompts, training_prompts
+from cactus.training.sampler import draw, sample
+from cactus.training.train import Checkpoints, Trainer, TrainingPlan
+
+VOCAB, EOS = 97, 2
+
+
+@pytest.fixture(scope="module")
+def verifier() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        tie_word_embeddings=True,
+    )
+    model = LlamaForCausalLM(config).eval().requires_grad_(False)
+    model.model.embed_tokens.weight.mul_(12)  # peaked enough to be worth imitating
+    for layer in model.model.layers:  # and layers that matter
+        for linear in (layer.self_attn.v_proj, layer.self_attn.o_proj, *layer.mlp.children()):
+            getattr(linear, "weight", torch.empty(0)).mul_(8)
+    return model
+
+
+@pytest.fixture(scope="module")
+def chunks(verifier):
+    generator = torch.Generator().manual_seed(1)
+    return [
+        corpus.sample_batch(
+            verifier,
+            corpus.Batch(torch.randint(VOCAB, (24, length), generator=generator), length),
+            [EOS],
+            24,
+        )
+        for length in (5, 7)
+    ]
+
+
+def trainer_for(verifier, chunks, plan: TrainingPlan) -> Trainer:
+    return Trainer(shared.build(verifier, torch.arange(64)), Dataset(chunks), plan)
+
+
+# prompts
+
+
+def test_prompts_are_deterministic_distinct_and_apart_from_the_held_out():
+    some = list(islice(training_prompts(3), 2000))
+    assert some == list(islice(training_prompts(3), 2000))
+    assert len(set(some)) == 2000 and not set(some) & set(held_out_prompts())
+    assert not any("{" in prompt for prompt in some)
+    assert len(set(held_out_prompts())) >= 20
+
+
+# sampling
+
+
+def test_hidden_states_and_ids_match_a_plain_forward(verifier, chunks):
+    samples = chunks[0]
+    with torch.no_grad():
+        hidden = verifier.model(samples.ids.long()).last_hidden_state
+    start = samples.prompt_length - 1
+    for row, length in enumerate(samples.lengths.tolist()):
+        found = samples.hidden[row, :length].float()
+        torch.testing.assert_close(found, hidden[row, start : start + length], atol=0.03, rtol=0.02)
+
+
+def test_nothing_behind_the_end(chunks):
+    for samples in chunks:
+        for row, length in enumerate(samples.lengths.tolist()):
+            answer = samples.ids[row, samples.prompt_length :]
+            ends = (answer == EOS).nonzero()
+            assert length == (int(ends[0]) + 1 if len(ends) else len(answer))
+            assert not answer[length:].any()
+
+
+def test_almost_cold_sampling_is_greedy(verifier):
+    prompts = torch.tensor([[4, 5, 6], [4, 5, 9]])  # they share a beginning
+    cold = torch.full((2,), 1e-4)
+    samples = sample(verifier, prompts, cold, 8, [], torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        logits = verifier(samples.ids.long()).logits
+    assert torch.equal(logits[:, 2:-1].argmax(-1).int(), samples.ids[:, 3:])
+
+
+def test_draw_follows_the_distribution():
+    logits = torch.randn(600, generator=torch.Generator().manual_seed(0)) * 2
+    counts = torch.zeros(600)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(20):
+        counts += torch.bincount(draw(logits.repeat(2000, 1), generator), minlength=600)
+    assert (counts / 40_000 - logits.softmax(-1)).abs().sum() < 0.1
+
+
+# chunk files
+
+
+def plan_of(chunks) -> list[corpus.Batch]:
+    return [corpus.Batch(c.ids[:, : c.prompt_length].long(), c.prompt_length) for c in chunks]
+
+
+def test_grow_resumes_and_redoes_damage(tmp_path, verifier, chunks):
+    batches, told = plan_of(chunks), []
+    corpus.grow(tmp_path, verifier, batches, [EOS], 60, 24, told.append)
+    assert told == [int(c.lengths.sum()) for c in chunks]
+    first, second = (corpus.chunk_path(tmp_path, i) for i in range(2))
+    intact, good = first.stat().st_mtime_ns, second.read_bytes()
+    second.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    with pytest.raises(ValueError, match="checksum"):
+        corpus.load_chunk(second)
+    assert len(corpus.whole_chunks(tmp_path)) == 1
+    corpus.grow(tmp_path, verifier, batches, [EOS], 60, 24)
+    assert first.stat().st_mtime_ns == intact
+    assert torch.equal(corpus.load_chunk(second).ids, chunks[1].ids)
+    second.write_bytes(good[:100])
+    assert not corpus.is_whole(second)
+
+
+def test_no_time_no_chunk(tmp_path, verifier, chunks):
+    corpus.grow(tmp_path, verifier, plan_of(chunks), [EOS], 0.0, 24)
+    assert corpus.whole_chunks(tmp_path) == []
+
+
+# loss
+
+
+@pytest.mark.parametrize("tv_share", [0.0, 0.4, 1.0])
+def test_loss_and_gradient_against_autograd(tv_share):
+    generator = torch.Generator().manual_seed(0)
+    draft, verifier_hidden = (torch.randn(300, 16, generator=generator) for _ in range(2))
+    head = torch.randn(50, 16, generator=generator)
+    draft.requires_grad_(True)
+    result = distil(draft, verifier_hidden, head, tv_share)
+    (found,) = torch.autograd.grad(result.loss, draft)
+    log_probs = (draft @ head.T).log_softmax(-1)
+    verifier_probs = (verifier_hidden @ head.T).softmax(-1)
+    overlap = torch.minimum(log_probs.exp(), verifier_probs).sum(-1).mean()
+    cross_entropy = -(verifier_probs * log_probs).sum(-1).mean()
+    loss = (1 - tv_share) * cross_entropy + tv_share * (1 - overlap)
+    torch.testing.assert_close(result.loss, loss)
+    torch.testing.assert_close(found, torch.autograd.grad(loss, draft)[0], atol=1e-6, rtol=1e-4)
+    assert result.acceptance == pytest.approx(overlap.item(), abs=1e-5)
+
+
+# data
+
+
+def test_batches_point_at_the_answers(chunks):
+    data = Dataset(chunks)
+    seen = 0
+    for batch in islice(data.batches(10, 0), 5):
+        width = batch.ids.shape[1]
+        assert len(batch.positions) == len(batch.verifier_hidden)
+        assert (batch.positions % width >= 4).all() and (batch.positions % width < width - 1).all()
+        seen += len(batch.positions)
+    assert seen == data.num_tokens
+
+
+def test_batches_can_start_anywhere(chunks):
+    data = Dataset(chunks)
+    whole = list(islice(data.batches(10, 0), 12))
+    late = list(islice(data.batches(10, 0, start=7), 5))
+    for one, other in zip(whole[7:], late, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_frequent_tokens_keep_the_required(chunks):
+    ids = frequent_tokens(chunks, 40, VOCAB, [EOS, 96])
+    assert {EOS, 96} <= set(ids.tolist()) and len(ids.unique()) == 40
+    assert torch.equal(ids, ids.sort().values)
+
+
+# training
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_few_steps_help(verifier, chunks, optimizer):
+    heard = []
+    plan = TrainingPlan(steps=30, batch_size=8, optimizer=optimizer, tv_from=1.0)
+    trainer_for(verifier, chunks, plan).run(30, heard.append)
+    first, last = heard[:6], heard[-6:]  # an epoch each
+    assert sum(p.loss for p in last) < sum(p.loss for p in first) - 6 * 0.1
+    assert sum(p.acceptance for p in last) > sum(p.acceptance for p in first) + 6 * 0.03
+
+
+def test_borrowed_weights_stay(verifier, chunks):
+    before = verifier.model.embed_tokens.weight.clone()
+    trainer_for(verifier, chunks, TrainingPlan(steps=3, batch_size=8)).run(3)
+    assert torch.equal(before, verifier.model.embed_tokens.weight)
+
+
+def test_resumed_equals_uninterrupted(tmp_path, verifier, chunks):
+    plan = TrainingPlan(steps=12, batch_size=8)
+    whole = trainer_for(verifier, chunks, plan)
+    whole.run(12)
+    stopped = trainer_for(verifier, chunks, plan)
+    stopped.run(7)
+    checkpoints = Checkpoints(tmp_path / "training.pt")
+    checkpoints.save(stopped)
+    resumed = trainer_for(verifier, chunks, plan)
+    resumed.restore(checkpoints.load())
+    resumed.run(12)
+    for name, value in shared.own_state(whole.draft_model).items():
+        assert torch.equal(value, shared.own_state(resumed.draft_model)[name]), name
+
+
+def test_damaged_checkpoint(tmp_path):
+    (tmp_path / "training.pt").write_bytes(b"half")
+    with pytest.raises(ValueError, match="training.pt"):
+        Checkpoints(tmp_path / "training.pt").load()
+
+
+def test_schedule():
+    plan = TrainingPlan(steps=100)
+    rates = [plan.rate_at(step) for step in range(100)]
+    assert rates[0] < rates[2] <= 1 and rates[-1] < 0.02 and max(rates) > 0.99
+    assert plan.tv_at(0) == plan.tv_at(50) == 0 and plan.tv_at(99) == plan.tv_share
+    with pytest.raises(ValueError, match="optimizer"):
+        replace(plan, optimizer="sgd")
+
+
+# evaluation
+
+
+def test_a_perfect_draft_model_is_always_accepted(verifier):
+    everything = torch.arange(VOCAB)
+    twin = shared.build(verifier, everything, 3, (0, 1, 2))
+    answer = Answer(torch.tensor([1, 5, 8, 40, 3, 96, 7, 9]), 3)
+    result = acceptance_by_position(twin, everything, verifier, [answer, answer])
+    assert result.tokens == 10 and result.prompts == 2
+    assert result.by_position == pytest.approx((1.0,) * 5, abs=1e-5)
+
+
+def test_acceptance_of_position_one_by_hand(verifier):
+    token_ids = torch.arange(30)
+    draft_model = shared.build(verifier, token_ids)
+    ids = torch.tensor([1, 5, 8, 40, 3, 96])
+    result = acceptance_by_position(draft_model, token_ids, verifier, [Answer(ids, 2)], 0.7)
+    with torch.no_grad():
+        draft_probs = (draft_model(ids[None]).logits[0, 1:-1] / 0.7).softmax(-1)
+        verifier_probs = (verifier(ids[None]).logits[0, 1:-1] / 0.7).softmax(-1)[:, :30]
+    expected = torch.minimum(draft_probs, verifier_probs).sum(-1).mean().item()
+    assert result.by_position[0] == pytest.approx(expected, abs=1e-5)
