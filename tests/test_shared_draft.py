@@ -2,6 +2,8 @@
 
 import json
 
+import json
+
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
