@@ -2,8 +2,6 @@
 
 import json
 
-import json
-
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
