@@ -11,16 +11,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from cactus.acceptance import Rule
+from cactus.evidence import gather_evidence
 from cactus.interfaces import CachedModel, DraftContext, Drafter, Proposal
 from cactus.records import TokenWriter
 from cactus.sampling import SamplingParams, draw, probs_from_logits
 from cactus.text import StopStrings
-from cactus.trace import Round
+from cactus.trace import Round, Token
 from cactus.verdict import judge
 
 PREFILL_CHUNK = 512
@@ -62,27 +64,31 @@ class Loop:
 
     def step(self) -> Round:
         """One round."""
-        started = time.perf_counter()
+        clock = [time.perf_counter()]
         proposal = self._propose()
-        drafted = time.perf_counter()
-        count = len(proposal.tokens)
-        logits = self._feed(self.committed[self.verifier.length :] + proposal.tokens, keep=count + 1)
-        verified = time.perf_counter()
-        verifier_probs = self._probs(logits, proposal.tokens)
-        verdict = judge(self.rule, proposal.tokens, proposal.probs, verifier_probs, self.judge_generator)
-        tokens = self.writer.write(proposal.tokens, verdict)
+        clock.append(time.perf_counter())
+        drafted = proposal.tokens
+        logits = self._feed(self.committed[self.verifier.length :] + drafted, keep=len(drafted) + 1)
+        clock.append(time.perf_counter())
+        verifier_probs = self._probs(logits, drafted)
+        verdict = judge(self.rule, drafted, proposal.probs, verifier_probs, self.judge_generator)
+        clock.append(time.perf_counter())
+        evidence = gather_evidence(self.rule, verdict, drafted, proposal.probs, verifier_probs)
+        tokens = self.writer.write(drafted, verdict, evidence)
+        clock.append(time.perf_counter())
         accepted = sum(token.status == "accepted" for token in tokens)
-        self._commit([token.id for token in tokens if token.emitted], accepted)
-        if self.rule is not None:
-            self.rule = self.rule.advance(sum(token.kl or 0.0 for token in tokens if token.judged))
+        self._commit(tokens, accepted)
+        clock.append(time.perf_counter())
+        draft, verify, judging, record, commit = (end - start for start, end in pairwise(clock))
         self.rounds_done += 1
         return Round(
             index=self.rounds_done - 1,
-            num_draft_tokens=count,
+            num_draft_tokens=len(drafted),
             accepted_length=accepted,
-            draft_seconds=drafted - started,
-            verify_seconds=verified - drafted,
-            judge_seconds=time.perf_counter() - verified,
+            draft_seconds=draft,
+            verify_seconds=verify,
+            judge_seconds=judging + commit,
+            record_seconds=record,
             tokens=tuple(tokens),
         )
 
@@ -120,15 +126,18 @@ class Loop:
             contexts = [self.committed + drafted[:i] for i in range(len(drafted) + 1)]
         return probs_from_logits(logits[:, : self.vocab_size], self.sampling, contexts)
 
-    def _commit(self, emitted: list[int], accepted: int) -> None:
+    def _commit(self, tokens: list[Token], accepted: int) -> None:
+        """Keep what was emitted: the text, the caches, the hidden states, and what the rule has spent."""
         before = len(self.committed)
-        self.committed += emitted
-        if self.hidden:  # rows of drafted tokens that did not stay
+        self.committed += [token.id for token in tokens if token.emitted]
+        if self.hidden:  # without the rows of drafted tokens that did not stay
             surplus = self.verifier.length - (len(self.committed) - 1)
             self.hidden[-1] = self.hidden[-1][: len(self.hidden[-1]) - surplus]
         self.verifier.rewind(len(self.committed) - 1)
         if self.drafter is not None:
             self.drafter.rewind(before + accepted)
+        if self.rule is not None:
+            self.rule = self.rule.advance(sum(token.kl or 0.0 for token in tokens if token.judged))
 
     def time_single_steps(self, steps: int, should_stop: Callable[[], bool]) -> list[float]:
         """Seconds of `steps` rounds with m = 0 on copies of the verifier's cache and the text: nothing else moves."""

@@ -7,12 +7,13 @@ Knows no tensors and no models.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from cactus.evidence import Evidence, Top
 from cactus.text import StopStrings, TextStream
 from cactus.trace import Status, StopReason, Token, TopToken
-from cactus.verdict import Evidence, Top, Verdict
+from cactus.verdict import Verdict
 
 
 @dataclass
@@ -38,15 +39,18 @@ class TokenWriter:
         """Tokens the run may still emit."""
         return self.max_new_tokens - self.emitted
 
-    def write(self, drafted: Sequence[int], verdict: Verdict) -> list[Token]:
-        """Records of one round, in drafted order; the drawn token last unless the run stopped before it."""
+    def write(self, drafted: Sequence[int], verdict: Verdict, evidence: list[Evidence]) -> list[Token]:
+        """Records of one round, in drafted order; the drawn token last unless the run stopped before it.
+
+        `evidence` has an entry for each drafted token and one for the drawn token.
+        """
         records = []
-        for token, evidence in zip(drafted[: verdict.accepted], verdict.evidence, strict=False):
-            records.append(self._emit(token, "accepted", evidence))
+        for token, numbers in zip(drafted[: verdict.accepted], evidence, strict=False):
+            records.append(self._emit(token, "accepted", numbers))
             if self.stop_reason:
-                return records + self._unused(drafted, verdict, len(records))
-        records += self._unused(drafted, verdict, verdict.accepted)
-        records.append(self._emit(verdict.drawn, _drawn_status(drafted, verdict), verdict.evidence[-1]))
+                return records + self._unused(drafted, evidence, len(records), rejected=False)
+        records += self._unused(drafted, evidence, verdict.accepted, verdict.rejected)
+        records.append(self._emit(verdict.drawn, _drawn_status(drafted, verdict), evidence[-1]))
         return records
 
     def _emit(self, token: int, status: Status, evidence: Evidence) -> Token:
@@ -64,16 +68,17 @@ class TokenWriter:
             text += self.stream.flush()
         return self._record(token, text, status, position, evidence)
 
-    def _unused(self, drafted: Sequence[int], verdict: Verdict, start: int) -> list[Token]:
+    def _unused(self, drafted: Sequence[int], evidence: list[Evidence], start: int, rejected: bool) -> list[Token]:
         """The rejected token and those behind it, or those behind a stop: shown, never kept."""
         aside = self.stream.fork()
         records = []
-        for offset, (token, evidence) in enumerate(zip(drafted[start:], verdict.evidence[start:], strict=False)):
-            refused = verdict.rejected and start + offset == verdict.accepted and not self.stop_reason
-            status: Status = "rejected" if refused else "discarded"
-            if not refused:
-                evidence = _unjudged(evidence)
-            records.append(self._record(token, aside.push(token), status, self.emitted + offset, evidence))
+        for index in range(start, len(drafted)):
+            refused = rejected and index == start
+            numbers = evidence[index] if refused else _unjudged(evidence[index])
+            text, position = aside.push(drafted[index]), self.emitted + index - start
+            records.append(
+                self._record(drafted[index], text, "rejected" if refused else "discarded", position, numbers)
+            )
         return records
 
     def _record(self, token: int, text: str, status: Status, position: int, evidence: Evidence) -> Token:
@@ -98,11 +103,5 @@ def _drawn_status(drafted: Sequence[int], verdict: Verdict) -> Status:
 
 
 def _unjudged(evidence: Evidence) -> Evidence:
-    """Without a verdict: a token behind a rejection or a stop was never tested."""
-    return Evidence(
-        draft_prob=evidence.draft_prob,
-        verifier_prob=evidence.verifier_prob,
-        entropy=evidence.entropy,
-        top_draft=evidence.top_draft,
-        top_verifier=evidence.top_verifier,
-    )
+    """Without a verdict: a token behind a stop was tested, but the test came to nothing."""
+    return replace(evidence, boosted_prob=None, accept_prob=None, uniform=None, kl=None, output_kl=None)

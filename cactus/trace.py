@@ -93,7 +93,11 @@ class Token(Record):
 
 
 class Round(Record):
-    """m draft steps, one verifier pass and the verdicts; `tokens` in drafted order, the drawn one last."""
+    """m draft steps, one verifier pass and the verdicts; `tokens` in drafted order, the drawn one last.
+
+    `record_seconds` went into this record itself (divergences, entropies, likeliest tokens, text): no part of what
+    the method costs, so no part of `seconds`.
+    """
 
     index: Count
     num_draft_tokens: Count
@@ -101,6 +105,7 @@ class Round(Record):
     draft_seconds: Seconds
     verify_seconds: Seconds
     judge_seconds: Seconds
+    record_seconds: Seconds = 0.0
     tokens: tuple[Token, ...]
 
     @property

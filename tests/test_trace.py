@@ -122,7 +122,8 @@ def test_json_round_trip_and_stable_keys():
     wanted = {"schema", "pair", "method", "params", "num_draft_tokens", "sampling", "seed", "device", "dtype", "versions"}
     assert wanted | {"prompt", "rounds", "stop_reason", "baseline", "timings"} <= data.keys()
     assert data["rounds"][0].keys() == {
-        "index", "num_draft_tokens", "accepted_length", "draft_seconds", "verify_seconds", "judge_seconds", "tokens",
+        "index", "num_draft_tokens", "accepted_length", "draft_seconds", "verify_seconds", "judge_seconds",
+        "record_seconds", "tokens",
     }  # fmt: skip
     assert {
         "id", "text", "status", "position", "draft_prob", "verifier_prob", "boosted_prob", "accept_prob", "uniform",
