@@ -1,0 +1,54 @@
+"""Starts the page: `python app.py`, then open http://127.0.0.1:7860.
+
+On a hosted Space or in a container (SPACE_ID, or GRADIO_SERVER_NAME set) it listens on every interface, elsewhere
+on this machine only. GRADIO_SERVER_PORT, GRADIO_ROOT_PATH and the other variables of Gradio are respected.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
+    """Options; what is not given is left to Gradio's variables."""
+    parser = argparse.ArgumentParser(description="Cactus: constrained acceptance speculative sampling, live.")
+    parser.add_argument("--host", help="address to listen on (default: this machine only; all on a Space)")
+    parser.add_argument("--port", type=int, help="port (default: GRADIO_SERVER_PORT, else 7860)")
+    parser.add_argument("--share", action="store_true", help="also give a public link through Gradio's relay")
+    parser.add_argument("--mcp", action="store_true", help="also serve the API as MCP tools")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Build the page, start to load the default pair beside it, and serve."""
+    args = parse_args(argv)
+    from cactus.ui import space  # before torch, which the others import
+
+    from cactus.session import RunRequest, Session
+    from cactus.ui.desk import Loader
+    from cactus.ui.layout import build
+    from cactus.ui.replay import MAX_FILE_BYTES
+    from cactus.ui.theme import STYLES, head, theme
+
+    session = Session()
+    loader = Loader(session)
+    demo = build(session, loader)
+    loader.start(RunRequest.pair)
+    demo.launch(
+        server_name=args.host or os.environ.get("GRADIO_SERVER_NAME") or ("0.0.0.0" if space.IS_SPACE else "127.0.0.1"),
+        server_port=args.port or int(os.environ.get("GRADIO_SERVER_PORT", "7860")),
+        share=args.share,
+        mcp_server=args.mcp,
+        ssr_mode=False,
+        run_history=False,
+        max_file_size=MAX_FILE_BYTES,
+        footer_links=["api"],
+        theme=theme(),
+        css_paths=[STYLES],
+        head=head(),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""One place per visitor, and the pair being loaded in the background.
+
+A visitor is one open tab. What belongs to it (the stop signal, what is shown, the trace behind it) lives here and
+goes when the tab is closed. Knows no component.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cactus.session import LiveRun, PairState, Progress, RunRequest
+from cactus.trace import Trace
+from cactus.ui.view import View
+
+log = logging.getLogger(__name__)
+
+
+class Runs(Protocol):
+    """What the page needs of a session."""
+
+    def states(self) -> list[PairState]: ...
+    def load(self, name: str, progress: Progress | None = None) -> object: ...
+    def start(
+        self, request: RunRequest, *, stop: threading.Event | None = None, progress: Progress | None = None
+    ) -> LiveRun: ...
+
+
+@dataclass
+class Show:
+    """One run or replay in one tab: how to stop it, what is shown, and the trace behind it."""
+
+    stop: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event = field(default_factory=threading.Event)
+    view: View | None = None
+    trace: Trace | None = None
+    stepped: int = 0  # rounds shown of a replay that goes round by round
+
+
+class Visit:
+    """One tab. It shows one thing at a time; what was shown before keeps writing to its own, forgotten `Show`."""
+
+    def __init__(self) -> None:
+        self.show = Show()
+        self.show.over.set()
+
+    def begin(self) -> Show:
+        """Stop what was going on in this tab and start afresh."""
+        self.show.stop.set()
+        self.show = Show()
+        return self.show
+
+    def end(self) -> None:
+        """Stop what is going on in this tab and forget it."""
+        self.begin().over.set()
+
+
+class Desk:
+    """The visits by session hash."""
+
+    def __init__(self) -> None:
+        self._visits: dict[str, Visit] = {}
+        self._lock = threading.Lock()
+
+    def visit(self, session_hash: str | None) -> Visit:
+        """The visit of a tab, a new one at its first event."""
+        with self._lock:
+            return self._visits.setdefault(session_hash or "", Visit())
+
+    def leave(self, session_hash: str | None) -> None:
+        """The tab is gone: end its run and forget it."""
+        with self._lock:
+            visit = self._visits.pop(session_hash or "", None)
+        if visit:
+            visit.show.stop.set()
+
+    def __len__(self) -> int:
+        return len(self._visits)
+
+
+class Loader:
+    """Loads one pair in the background, so that the page is there first. `share` and `message` say how far it is."""
+
+    def __init__(self, session: Runs) -> None:
+        self._session = session
+        self._thread: threading.Thread | None = None
+        self.name = ""
+        self.share: float | None = None
+        self.message = ""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a pair is being loaded."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self, name: str) -> None:
+        """Begin to load this pair unless something is being loaded."""
+        if self.busy:
+            return
+        self.name, self.share, self.message = name, None, "loading"
+        self._thread = threading.Thread(target=self._load, name="load-pair", daemon=True)
+        self._thread.start()
+
+    def wait(self, stop: threading.Event, report: Progress) -> None:
+        """Wait until nothing is being loaded, or for the stop signal."""
+        while self.busy and not stop.is_set():
+            report(self.share, f"loading {self.name}: {self.message}")
+            time.sleep(0.2)
+
+    def _load(self) -> None:
+        try:
+            self._session.load(self.name, self._report)
+        except ValueError as error:  # the next run says it again, on the page
+            log.warning("%s could not be loaded: %s", self.name, error)
+
+    def _report(self, share: float | None, message: str) -> None:
+        self.share, self.message = share, message

@@ -1,0 +1,78 @@
+"""The Playground: where its parts are and which event does what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gradio as gr
+
+from cactus.ui import theme
+from cactus.ui.api import Endpoints
+from cactus.ui.controls import build_controls
+from cactus.ui.desk import Desk, Loader, Runs
+from cactus.ui.live import LiveHandlers
+from cactus.ui.page import PageHandlers, new_seed
+from cactus.ui.parts import Parts, markup
+from cactus.ui.replay import SPEEDS, ReplayHandlers
+from cactus.ui.stage import build_stage
+
+# The lowest limit of a concurrency group counts, so every event that uses the model says it.
+MODEL: dict[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1}
+PRIVATE: dict[str, Any] = {"api_visibility": "private"}
+QUIET: dict[str, Any] = PRIVATE | {"show_progress": "hidden", "concurrency_limit": None}
+AT_ONCE: dict[str, Any] = QUIET | {"queue": False}
+QUEUE_PLACES = 24
+KEEP_UPLOADS_SECONDS = 3600
+
+
+def build(session: Runs, loader: Loader | None = None) -> gr.Blocks:
+    """The page. `loader` loads a pair in the background while the page is already up."""
+    gr.set_static_paths([theme.PLOTLY_JS])
+    loader = loader or Loader(session)
+    uploads = (KEEP_UPLOADS_SECONDS, KEEP_UPLOADS_SECONDS)
+    with gr.Blocks(title="Cactus", analytics_enabled=False, delete_cache=uploads) as demo:
+        parts = Parts()
+        gr.HTML(markup("masthead.html"), elem_id="masthead")
+        with gr.Row(elem_id="playground", equal_height=False):
+            with gr.Column(elem_id="controls", min_width=320, scale=0):
+                build_controls(parts, session, loader)
+            with gr.Column(elem_id="stage", min_width=320, scale=1):
+                build_stage(parts)
+        desk = Desk()
+        _wire_runs(demo, parts, LiveHandlers(session, loader, desk), ReplayHandlers(desk))
+        _wire_page(demo, parts, PageHandlers(session, loader, desk))
+        endpoints = Endpoints(session)
+        gr.api(endpoints.generate, api_name="generate", **MODEL)
+        gr.api(endpoints.pairs, api_name="pairs", concurrency_limit=None)
+    return demo.queue(max_size=QUEUE_PLACES)
+
+
+def _wire_runs(demo: gr.Blocks, parts: Parts, live: LiveHandlers, replay: ReplayHandlers) -> None:
+    other, shown = parts.other, parts.shown
+    run = other["run"].click(
+        live.run, parts.row(), shown, preprocess=False, validator=live.check, show_progress="full",
+        show_progress_on=shown[0], **MODEL, **PRIVATE,
+    )  # fmt: skip
+    opened = other["open"].upload(replay.open, [other["open"], other["speed"]], shown, **QUIET)
+    again = other["again"].click(replay.again, other["speed"], shown, **QUIET)
+    other["step"].click(replay.step, None, shown, **AT_ONCE)
+    going = [run, opened, again]
+    other["stop"].click(live.stop, None, shown, cancels=going, **AT_ONCE)
+    other["clear"].click(live.clear, None, shown, cancels=going, **AT_ONCE)
+    demo.unload(live.leave)
+
+
+def _wire_page(demo: gr.Blocks, parts: Parts, page: PageHandlers) -> None:
+    other, controls = parts.other, parts.controls
+    demo.load(page.restore, None, parts.row(), **QUIET)
+    demo.load(page.watch, controls["pair"], other["pair-note"], **QUIET)
+    controls["pair"].change(page.pair_note, controls["pair"], other["pair-note"], **AT_ONCE)
+    controls["method"].change(page.choose, controls["method"], [other["method-note"], *parts.groups], **AT_ONCE)
+    other["dice"].click(new_seed, None, controls["seed"], **AT_ONCE)
+    other["examples"].click(lambda row: row[0], other["examples"], controls["prompt"], **AT_ONCE)
+    other["share"].click(page.share, parts.row(), other["errand"], preprocess=False, **AT_ONCE)
+    other["trace"].click(page.trace_file, None, other["errand"], **AT_ONCE)
+    other["table"].click(page.table_file, None, other["errand"], **AT_ONCE)
+    other["speed"].change(
+        lambda speed: gr.update(visible=SPEEDS.get(speed) == 0), other["speed"], other["step"], **AT_ONCE
+    )

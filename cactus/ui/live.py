@@ -1,0 +1,140 @@
+"""Run, Stop, Clear. The generator frees the model however it ends: by itself, by Stop, by a closed tab, by an error."""
+
+from __future__ import annotations
+
+import html
+import logging
+import time
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from typing import Any
+
+import gradio as gr
+
+from cactus.session import Progress, RunRequest
+from cactus.trace import Round, Trace
+from cactus.ui import settings, space
+from cactus.ui.desk import Desk, Loader, Runs, Show
+from cactus.ui.view import NOTHING, Shown, View, failed
+
+TEXT_SECONDS = 0.08  # the text is sent at most this often,
+PLOT_SECONDS = 0.25  # and the plots this often
+STOP_PATIENCE = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class LiveHandlers:
+    """The events that use the model. Each reads the place of its own tab."""
+
+    def __init__(self, session: Runs, loader: Loader, desk: Desk) -> None:
+        self.session = session
+        self.loader = loader
+        self.desk = desk
+        self._on_gpu = space.gpu(self._stream)
+
+    def pairs(self) -> list[str]:
+        """The names of all pairs."""
+        return [state.name for state in self.session.states()]
+
+    def check(self, *row: Any) -> list[dict[str, Any]]:
+        """What is wrong with the controls, said beside each."""
+        wrong = settings.problems(settings.as_values(row), self.pairs())
+        return [gr.validate(key not in wrong, html.escape(wrong.get(key, ""))) for key in settings.control_keys()]
+
+    def run(self, request: gr.Request, progress: gr.Progress = gr.Progress(), *row: Any) -> Iterator[Shown]:  # noqa: B008
+        """Run what the controls say and show it as it comes."""
+        show = self.desk.visit(request.session_hash).begin()
+
+        def report(share: float | None, message: str) -> None:
+            progress(share, desc=message)
+
+        try:
+            wanted = settings.to_request(settings.as_values(row), self.pairs())
+            self.loader.wait(show.stop, report)
+            yield from self._shown(show, wanted, report)
+        except ValueError as error:
+            yield _failure(show, str(error))
+        except Exception as error:
+            log.exception("a run failed")
+            yield _failure(show, f"the run failed ({type(error).__name__}); the server's log says more")
+        finally:
+            show.stop.set()
+            show.over.set()
+
+    def stop(self, request: gr.Request) -> Shown | tuple[Any, ...]:
+        """End the run or replay of this tab; shows what there is by then."""
+        show = self.desk.visit(request.session_hash).show
+        show.stop.set()
+        show.over.wait(STOP_PATIENCE)
+        return show.view.shown() if show.view else tuple(gr.skip() for _ in NOTHING)
+
+    def clear(self, request: gr.Request) -> Shown:
+        """End the run or replay of this tab and show nothing."""
+        self.desk.visit(request.session_hash).end()
+        return NOTHING
+
+    def leave(self, request: gr.Request) -> None:
+        """The tab was closed or reloaded: free the model."""
+        self.desk.leave(request.session_hash)
+
+    def _shown(self, show: Show, wanted: RunRequest, report: Progress) -> Iterator[Shown]:
+        """What to show once the prompt was read, as rounds come, and at the end."""
+        text_due = plots_due = 0.0
+        try:
+            with closing(self._records(show, wanted, report)) as records:
+                view = show.view = View(next(records))  # type: ignore[arg-type]
+                yield view.shown()
+                for round_ in records:
+                    view.add(round_)  # type: ignore[arg-type]
+                    now = time.monotonic()
+                    if now >= text_due:
+                        yield view.shown(with_plots=now >= plots_due)
+                        text_due = time.monotonic() + TEXT_SECONDS
+                        plots_due = now + PLOT_SECONDS if now >= plots_due else plots_due
+        finally:
+            if show.view and show.trace:
+                show.view.finish(show.trace)
+        yield show.view.shown()
+
+    def _records(self, show: Show, wanted: RunRequest, report: Progress) -> Generator[Trace | Round]:
+        """The trace before the first round, then the rounds; `show.trace` is complete when this is closed."""
+        if space.IS_ZERO_GPU:
+            yield from self._records_apart(show, wanted)
+            return
+        live = self.session.start(wanted, stop=show.stop, progress=report)
+        try:
+            with live:
+                yield live.trace
+                yield from live
+        finally:
+            show.trace = live.trace
+
+    def _records_apart(self, show: Show, wanted: RunRequest) -> Generator[Trace | Round]:
+        """The same where the model runs in another process: what crosses over is small records."""
+        header = show.trace = next(records := self._on_gpu(wanted))
+        rounds: list[Round] = []
+        yield header
+        for record in records:
+            if isinstance(record, Trace):
+                show.trace = record
+                return
+            rounds.append(record)
+            show.trace = header.model_copy(update={"rounds": tuple(rounds), "stop_reason": "cancelled"})
+            yield record
+            if show.stop.is_set():
+                return
+
+    def _stream(self, wanted: RunRequest) -> Generator[Trace | Round]:
+        """The trace before the first round, the rounds, the trace at the end."""
+        with self.session.start(wanted) as live:
+            yield live.trace
+            yield from live
+        yield live.trace
+
+
+def _failure(show: Show, message: str) -> Shown:
+    if show.view is None:
+        return failed(message)
+    show.view.fail(message)
+    return show.view.shown()

@@ -1,0 +1,37 @@
+"""Small lines of text beside the controls, as the page reads them: a pair's state, a method's formula."""
+
+from __future__ import annotations
+
+import json
+
+from cactus.session import PairState
+from cactus.ui.desk import Loader
+from cactus.ui.settings import methods
+
+
+def note(*lines: str, share: float | None = None, busy: bool = False, bad: bool = False) -> str:
+    """Lines of plain text; with a progress bar while `busy` (`share` is None where the end is not known)."""
+    record = {"lines": [line for line in lines if line], "share": share, "busy": busy, "bad": bad}
+    return json.dumps(record, ensure_ascii=False)
+
+
+def method_note(name: object) -> str:
+    """What a method does and its formula."""
+    method = methods().get(name)  # type: ignore[call-overload]
+    return note(method.summary, method.formula) if method else note("unknown method", bad=True)
+
+
+def pair_note(name: object, states: list[PairState], loader: Loader) -> str:
+    """What a pair is, where it runs, whether it is loaded and what it needs."""
+    state = next((state for state in states if state.name == name), None)
+    if state is None:
+        return note("unknown pair", bad=True)
+    if loader.busy and loader.name == name:
+        return note(f"{state.size} · {loader.message}", share=loader.share, busy=True)
+    where = f"loaded on {state.device}" if state.loaded else "not loaded yet: Run loads it"
+    return note(f"{state.size} · {where}", state.needs, bad=not state.available)
+
+
+def pair_label(state: PairState) -> str:
+    """A pair in the list."""
+    return state.label

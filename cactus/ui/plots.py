@@ -1,0 +1,245 @@
+"""Rounds → the four live plots.
+
+A plot is a figure without points (`figure`) and the points that a round adds to its traces (`points`): the page
+appends them, so the work and the traffic of a run grow with its length and no faster. The `x` and `y` come from
+`metrics` or from the records as they are. Knows nothing of the browser.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import plotly.graph_objects as go
+
+from cactus.metrics import PositionCount, SeriesPoint, Tally, series_point
+from cactus.trace import Round, Trace
+
+# Mid-tones that keep 3:1 on white and on near-black; the page colours text and grid to its theme.
+GREEN, ORANGE, BLUE, RED, GREY, VIOLET = "#2c9c5d", "#d9730d", "#3f83f0", "#e0474c", "#858b94", "#8f6ae0"
+Points = dict[int, dict[str, list[Any]]]
+"""Trace index → attribute → values to append."""
+
+
+class Plot(Protocol):
+    """A live plot: its bare figure, and what one round adds to it."""
+
+    replaces: bool  # whether `points` are the whole trace (true) or an addition to it
+
+    def figure(self) -> go.Figure: ...
+    def points(self, round_: Round, point: SeriesPoint, positions: Sequence[PositionCount]) -> Points: ...
+
+
+class AcceptedLength:
+    """Bars per round, coloured and hatched by how the round ended, with the running mean."""
+
+    replaces = False
+    endings = {
+        "recovered": (0, "ended by a rejection", ORANGE, "/"),
+        "bonus": (1, "all accepted, bonus", BLUE, ""),
+        "accepted": (2, "cut by a stop", GREY, "x"),
+        "sampled": (2, "cut by a stop", GREY, "x"),
+    }
+
+    def __init__(self, header: Trace) -> None:
+        self.m = header.num_draft_tokens
+
+    def figure(self) -> go.Figure:
+        looks = dict(sorted((index, look) for index, *look in self.endings.values()))
+        bars = [
+            go.Bar(
+                x=[], y=[], name=name, marker={"color": color, "pattern": {"shape": hatch, "size": 4}},
+                hovertemplate="round %{x}: %{y} accepted<extra></extra>",
+            )
+            for name, color, hatch in looks.values()
+        ]  # fmt: skip
+        mean = go.Scatter(
+            x=[], y=[], name="running mean", mode="lines", line={"color": VIOLET, "width": 2},
+            hovertemplate="mean of rounds 1–%{x}: %{y:.2f}<extra></extra>",
+        )  # fmt: skip
+        figure = _figure([*bars, mean], "Accepted length per round", "round", "tokens accepted (AL)")
+        figure.update_layout(barmode="overlay", bargap=0.15)
+        return figure.update_yaxes(range=[0, max(self.m, 1) + 0.3], tick0=0, dtick=max(1, math.ceil(self.m / 5)))
+
+    def points(self, round_: Round, point: SeriesPoint, positions: Sequence[PositionCount]) -> Points:
+        index, number = self.endings.get(point.ended, self.endings["accepted"])[0], point.round_index + 1
+        return {
+            index: {"x": [number], "y": [point.accepted_length]},
+            3: {"x": [number], "y": [point.mean_accepted_length]},
+        }
+
+
+class Speedup:
+    """Measured speedup over generated tokens, the ideal one, and 1×."""
+
+    replaces = False
+
+    def __init__(self, header: Trace) -> None:
+        self.measured = header.baseline is not None
+
+    def figure(self) -> go.Figure:
+        figure = _figure(
+            [
+                _line("measured", GREEN, 2.5, "solid", "%{x} tokens: %{y:.2f}× measured"),
+                _line("ideal", GREY, 1.5, "dash", "%{x} tokens: %{y:.2f}× ideal"),
+                _line("1× (verifier alone)", RED, 1, "dot", "1×: the verifier alone"),
+            ],
+            "Speedup over the verifier alone", "generated tokens", "speedup (×)",
+        )  # fmt: skip
+        if not self.measured:
+            _remark(figure, "the verifier alone was not measured")
+        return figure.update_yaxes(rangemode="tozero")
+
+    def points(self, round_: Round, point: SeriesPoint, positions: Sequence[PositionCount]) -> Points:
+        ys = (point.speedup, point.ideal_speedup, 1.0)
+        return {index: {"x": [point.generated_tokens], "y": [value]} for index, value in enumerate(ys)}
+
+
+class ByPosition:
+    """Acceptance by place in the draft: of those judged there, and of all drafted."""
+
+    replaces = True
+
+    def __init__(self, header: Trace) -> None:
+        self.m = header.num_draft_tokens
+
+    def figure(self) -> go.Figure:
+        judged = go.Bar(
+            x=[], y=[], name="accepted of those judged here", marker={"color": GREEN, "opacity": 0.75},
+            hovertemplate="draft %{x}: %{y:.0%} of those judged<extra></extra>",
+        )  # fmt: skip
+        survive = go.Scatter(
+            x=[], y=[], name="accepted of all drafted", mode="lines+markers",
+            line={"color": VIOLET, "width": 2}, marker={"size": 6},
+            hovertemplate="draft %{x}: %{y:.0%} of all drafted<extra></extra>",
+        )  # fmt: skip
+        figure = _figure([judged, survive], "Acceptance by draft position", "draft position", "accepted (%)")
+        figure.update_xaxes(range=[0.4, max(self.m, 1) + 0.6], dtick=1 if self.m <= 8 else 2, tick0=1)
+        return figure.update_yaxes(range=[0, 1.05], tickformat=".0%", dtick=0.25)
+
+    def points(self, round_: Round, point: SeriesPoint, positions: Sequence[PositionCount]) -> Points:
+        places = [count.position for count in positions]
+        return {
+            0: {"x": places, "y": [count.acceptance_rate for count in positions]},
+            1: {"x": places, "y": [count.survival_rate for count in positions]},
+        }
+
+
+class Divergence:
+    """What every judged token spent, against δ where the method declares one."""
+
+    replaces = False
+
+    def __init__(self, header: Trace) -> None:
+        delta = header.params.get("delta")
+        self.delta = float(delta) if isinstance(delta, (int, float)) else None
+
+    def figure(self) -> go.Figure:
+        traces = [
+            _dots("KL(h‖q), accepted", GREEN, "circle"),
+            _dots("KL(h‖q), rejected", RED, "x"),
+            _line("KL(output‖q)", BLUE, 1.5, "solid", "token %{x}: %{y:.3g} nats in the output"),
+        ]
+        if self.delta is not None:
+            traces.append(_line(f"δ = {self.delta:g}", VIOLET, 1.5, "dash", f"budget δ = {self.delta:g} nats a step"))
+        figure = _figure(traces, "Divergence per token", "token", "divergence (nats)")
+        return figure.update_yaxes(rangemode="tozero")
+
+    def points(self, round_: Round, point: SeriesPoint, positions: Sequence[PositionCount]) -> Points:
+        judged = [token for token in round_.tokens if token.judged]
+        added: Points = {}
+        for index, status in enumerate(("accepted", "rejected")):
+            chosen = [token for token in judged if token.status == status and token.kl is not None]
+            added[index] = {"x": [t.position + 1 for t in chosen], "y": [_finite(t.kl) for t in chosen]}
+        places = [token.position + 1 for token in judged]
+        added[2] = {"x": places, "y": [_finite(token.output_kl) for token in judged]}
+        if self.delta is not None:
+            added[3] = {"x": places, "y": [self.delta] * len(places)}
+        return added
+
+
+KINDS: tuple[type[Plot], ...] = (AcceptedLength, Speedup, ByPosition, Divergence)  # type: ignore[assignment]
+
+
+def figure_line(plot: Plot) -> str:
+    """The line that starts a plot afresh."""
+    return f'{{"figure":{plot.figure().to_json()}}}\n'
+
+
+def points_line(plot: Plot, added: Points) -> str:
+    """The line that adds points to a plot, or replaces them."""
+    kind = "replace" if plot.replaces else "extend"
+    return json.dumps({kind: added}, separators=(",", ":"), allow_nan=False) + "\n"
+
+
+def merge(plot: Plot, batches: Iterable[Points]) -> Points:
+    """Several rounds' points as one addition."""
+    merged: Points = {}
+    for batch in batches:
+        if plot.replaces:
+            merged = batch
+            continue
+        for index, attributes in batch.items():
+            target = merged.setdefault(index, {name: [] for name in attributes})
+            for name, values in attributes.items():
+                target[name] += values
+    return merged
+
+
+def figures(trace: Trace) -> list[go.Figure]:
+    """The four plots of a whole trace, as the page shows them at its end."""
+    plots = [kind(trace) for kind in KINDS]  # type: ignore[call-arg]
+    tally = Tally(trace.baseline.seconds_per_token if trace.baseline else None)
+    batches: list[list[Points]] = [[] for _ in plots]
+    for round_ in trace.rounds:
+        tally.add(round_)
+        point = series_point(tally, round_)
+        for plot, batch in zip(plots, batches, strict=True):
+            batch.append(plot.points(round_, point, tally.positions))
+    return [_with(plot.figure(), merge(plot, batch)) for plot, batch in zip(plots, batches, strict=True)]
+
+
+def _with(figure: go.Figure, points: Points) -> go.Figure:
+    for index, attributes in points.items():
+        figure.data[index].update(attributes)
+    return figure
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _line(name: str, color: str, width: float, dash: str, hover: str) -> go.Scatter:
+    return go.Scatter(
+        x=[], y=[], name=name, mode="lines", line={"color": color, "width": width, "dash": dash},
+        hovertemplate=hover + "<extra></extra>",
+    )  # fmt: skip
+
+
+def _dots(name: str, color: str, symbol: str) -> go.Scatter:
+    return go.Scatter(
+        x=[], y=[], name=name, mode="markers", marker={"color": color, "symbol": symbol, "size": 5},
+        hovertemplate="token %{x}: %{y:.3g} nats<extra></extra>",
+    )  # fmt: skip
+
+
+def _remark(figure: go.Figure, text: str) -> None:
+    figure.add_annotation(text=text, showarrow=False, x=0.5, y=0.5, xref="paper", yref="paper")
+
+
+def _figure(traces: Sequence[Any], title: str, x_title: str, y_title: str) -> go.Figure:
+    figure = go.Figure(list(traces))
+    figure.update_layout(
+        template="none",
+        title={"text": title, "x": 0, "xref": "paper", "y": 0.99, "yanchor": "top", "font": {"size": 12.5}},
+        font={"size": 10.5},
+        margin={"l": 42, "r": 8, "t": 40, "b": 32},
+        legend={"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "font": {"size": 10}},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        hovermode="closest",
+    )
+    figure.update_xaxes(title={"text": x_title, "standoff": 4}, zeroline=False, automargin=False)
+    return figure.update_yaxes(title={"text": y_title, "standoff": 4}, zeroline=False, automargin=False)

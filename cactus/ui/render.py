@@ -1,0 +1,165 @@
+"""Records of a run → lines of JSON that the page appends, and rows of a table.
+
+Only numbers already in the trace are formatted here; none is computed. Text of a model is data all the way: the
+browser sets it as text, and `<` is escaped so that no layer between can read it as markup.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from typing import Any
+
+from cactus.metrics import Metrics
+from cactus.trace import Round, Token, TopToken, Trace
+
+LABELS = (
+    "draft probability p",
+    "verifier probability q",
+    "boosted probability γ*",
+    "accept probability",
+    "random number u",
+    "verifier entropy, nats",
+    "KL(h‖q), nats",
+    "KL(output‖q), nats",
+)
+FIELDS = (
+    "draft_prob",
+    "verifier_prob",
+    "boosted_prob",
+    "accept_prob",
+    "uniform",
+    "entropy",
+    "kl",
+    "output_kl",
+)
+FORMULA_STARTS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
+ENDINGS = {
+    "stop": "the model ended its text",
+    "length": "the token limit was reached",
+    "context": "the context is full",
+    "cancelled": "stopped",
+    "time": "the time limit was reached",
+    "error": "an error ended it",
+}
+
+
+def line(record: dict[str, Any]) -> str:
+    """One record as a line that is inert in HTML and in scripts."""
+    text = json.dumps(record, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029") + "\n"
+
+
+def number(value: float | None) -> str | None:
+    """A probability or a divergence for the eye, never rounded to 0 or 1 unless it is."""
+    if value is None:
+        return None
+    if not math.isfinite(value):
+        return "∞" if value > 0 else "−∞"
+    if value in (0.0, 1.0):
+        return f"{value:.0f}"
+    if abs(value) < 0.001:
+        return f"{value:.1e}"
+    if 0.999 < value < 1:
+        return f"{value:.6f}" if value < 0.9999995 else ">0.999999"
+    return f"{value:.3f}"
+
+
+def comparison(uniform: float, accept_prob: float) -> str:
+    """`u = 0.42 < 0.71`, with as many digits as it takes to see which is larger."""
+    sign = "<" if uniform < accept_prob else "≥"
+    for digits in range(2, 18):
+        left, right = f"{uniform:.{digits}f}", f"{accept_prob:.{digits}f}"
+        if left != right or uniform == accept_prob:
+            return f"u = {left} {sign} {right}"
+    return f"u = {uniform!r} {sign} {accept_prob!r}"
+
+
+def verdict(token: Token, round_: Round) -> str:
+    """What happened to a token, in words."""
+    if token.uniform is not None and token.accept_prob is not None:
+        return f"{comparison(token.uniform, token.accept_prob)}: {token.status}"
+    if token.status == "discarded":
+        judged = any(other.status == "rejected" for other in round_.tokens)
+        return "drafted behind a rejection, never judged" if judged else "drafted behind the end of the text"
+    return {
+        "recovered": "drawn from the recovery distribution in place of the rejected token",
+        "bonus": f"all {round_.num_draft_tokens} drafted tokens passed: one more from the verifier",
+    }.get(token.status, "sampled by the verifier, nothing drafted")
+
+
+def token_record(token: Token, round_: Round) -> list[Any]:
+    """What the page keeps of a token: text, status, place, verdict, numbers, top tokens of both models."""
+    return [
+        token.text,
+        token.status,
+        token.position + 1,
+        verdict(token, round_),
+        [number(getattr(token, name)) for name in FIELDS],
+        _bars(token.top_draft),
+        _bars(token.top_verifier),
+    ]
+
+
+def _bars(top: tuple[TopToken, ...]) -> list[list[Any]]:
+    return [[entry.text, round(entry.prob, 5), number(entry.prob)] for entry in top[:5]]
+
+
+def run_line(run_id: str, header: Trace) -> str:
+    """The first line of a run: it tells the page to start afresh."""
+    return line({"run": run_id, "labels": LABELS, "facts": facts(header)})
+
+
+def round_line(round_: Round) -> str:
+    """A round and its tokens."""
+    return line({"round": round_.index + 1, "tokens": [token_record(token, round_) for token in round_.tokens]})
+
+
+def end_line(summary: str, failed: bool = False) -> str:
+    """The last line of a run: what came of it, in one sentence."""
+    return line({"end": summary, "failed": failed})
+
+
+def facts(header: Trace) -> str:
+    """The settings and the machine behind a run, in one line."""
+    params = [f"{name} = {value:g}" if not isinstance(value, str) else value for name, value in header.params.items()]
+    parts = [header.pair, " ".join([header.method, *params])]
+    if header.num_draft_tokens:
+        parts.append(f"m = {header.num_draft_tokens}")
+    parts += [f"temperature {header.sampling.get('temperature', '?'):g}"] if "temperature" in header.sampling else []
+    parts += [f"seed {header.seed}", f"{header.device}, {header.dtype}"]
+    if header.baseline:
+        baseline = header.baseline
+        parts.append(f"verifier alone {baseline.seconds_per_token * 1000:.1f} ms/token ({baseline.how})")
+    return " · ".join(parts)
+
+
+def summary(trace: Trace, metrics: Metrics) -> str:
+    """One sentence at the end of a run."""
+    ending = ENDINGS.get(trace.stop_reason or "", "unfinished")
+    parts = [f"{metrics.generated_tokens} tokens in {metrics.rounds} rounds: {ending}."]
+    if metrics.speedup is not None:
+        slower = " (slower)" if metrics.speedup < 1 else ""
+        parts.append(f"{metrics.speedup:.2f}× the speed of the verifier alone{slower}.")
+    if metrics.accepted_length is not None:
+        parts.append(f"Mean accepted length {metrics.accepted_length:.2f} of {trace.num_draft_tokens}.")
+    return " ".join(parts)
+
+
+def to_csv(trace: Trace) -> str:
+    """One row a token, emitted or not; texts that a spreadsheet would run as a formula are quoted."""
+    table = io.StringIO()
+    writer = csv.writer(table)
+    writer.writerow(["round", "position", "status", "id", "text", *FIELDS])
+    for round_ in trace.rounds:
+        for token in round_.tokens:
+            numbers = [getattr(token, name) for name in FIELDS]
+            writer.writerow([round_.index, token.position, token.status, token.id, _cell(token.text), *numbers])
+    return table.getvalue()
+
+
+def _cell(text: str) -> str:
+    starts_formula = text.lstrip().startswith(FORMULA_STARTS) or text.startswith(("\t", "\r", "\n"))
+    return "'" + text if starts_formula else text

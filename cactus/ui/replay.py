@@ -1,0 +1,112 @@
+"""Showing a recorded trace again, at the speed it had or another, without a model."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import gradio as gr
+
+from cactus.errors import CactusError
+from cactus.trace import Trace
+from cactus.ui.desk import Desk, Show
+from cactus.ui.live import PLOT_SECONDS, TEXT_SECONDS
+from cactus.ui.view import NOTHING, Shown, View, failed
+
+SPEEDS: dict[str, float] = {"true speed": 1.0, "½×": 0.5, "4×": 4.0, "round by round": 0.0}
+MAX_FILE_BYTES = 16 * 1024 * 1024
+MAX_TOKENS = 4096
+
+
+class ReplayHandlers:
+    """The events that show a trace again."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+
+    async def open(self, request: gr.Request, path: str | None, speed: str) -> AsyncIterator[Shown]:
+        """Read a trace file and show it."""
+        try:
+            trace = read_trace(path)
+        except ValueError as error:
+            self.desk.visit(request.session_hash).end()
+            yield failed(str(error))
+            return
+        async for shown in self._play(request, trace, speed):
+            yield shown
+
+    async def again(self, request: gr.Request, speed: str) -> AsyncIterator[Shown]:
+        """Show the trace of this tab again, from the start."""
+        trace = self.desk.visit(request.session_hash).show.trace
+        if trace is None:
+            gr.Warning("Nothing to replay yet: run something or load a trace.")
+            return
+        async for shown in self._play(request, trace, speed):
+            yield shown
+
+    def step(self, request: gr.Request) -> Shown | tuple[Any, ...]:
+        """Show the next round of a replay that goes round by round."""
+        show = self.desk.visit(request.session_hash).show
+        if show.trace is None or show.view is None or show.stepped >= len(show.trace.rounds):
+            gr.Info("No further round: press Replay to start again.")
+            return tuple(gr.skip() for _ in NOTHING)
+        show.view.add(show.trace.rounds[show.stepped])
+        show.stepped += 1
+        if show.stepped == len(show.trace.rounds):
+            show.view.finish(show.trace)
+        return show.view.shown()
+
+    async def _play(self, request: gr.Request, trace: Trace, speed: str) -> AsyncIterator[Shown]:
+        show = self.desk.visit(request.session_hash).begin()
+        show.trace = trace
+        show.view = View(trace)
+        factor = SPEEDS.get(speed, 1.0)
+        try:
+            yield show.view.shown()
+            async for shown in _paced(show, show.view, trace, factor):
+                yield shown
+        finally:
+            if factor and show.view.tally.rounds < len(trace.rounds):
+                show.view.fail("Replay stopped.")
+            show.stepped = show.view.tally.rounds
+            show.over.set()
+
+
+async def _paced(show: Show, view: View, trace: Trace, factor: float) -> AsyncIterator[Shown]:
+    """The rounds when they are due; several at once where they come faster than the page is updated."""
+    if not factor:
+        return
+    due = time.monotonic()
+    text_due = plots_due = 0.0
+    for round_ in trace.rounds:
+        due += round_.seconds / factor
+        while (wait := due - time.monotonic()) > 0 and not show.stop.is_set():
+            await asyncio.sleep(min(wait, 0.1))
+        if show.stop.is_set():
+            return
+        view.add(round_)
+        now = time.monotonic()
+        if now >= text_due:
+            yield view.shown(with_plots=now >= plots_due)
+            text_due = now + TEXT_SECONDS
+            plots_due = now + PLOT_SECONDS if now >= plots_due else plots_due
+    view.finish(trace)
+    yield view.shown()
+
+
+def read_trace(path: str | None) -> Trace:
+    """A trace from a file a visitor chose. `ValueError` says what is wrong with it."""
+    if path is None:
+        raise CactusError("no file was chosen")
+    size = os.path.getsize(path)
+    if size > MAX_FILE_BYTES:
+        raise CactusError(f"the file is {size / 1e6:.0f} MB; the page reads traces up to {MAX_FILE_BYTES / 1e6:.0f} MB")
+    with open(path, "rb") as file:
+        trace = Trace.from_json(file.read())
+    tokens = sum(len(round_.tokens) for round_ in trace.rounds)
+    if tokens > MAX_TOKENS:
+        raise CactusError(f"the trace has {tokens:,} tokens; the page shows up to {MAX_TOKENS:,}")
+    return trace

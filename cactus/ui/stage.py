@@ -1,0 +1,37 @@
+"""The right side: what a run shows."""
+
+from __future__ import annotations
+
+import gradio as gr
+
+from cactus.ui.parts import Parts, markup, widget
+from cactus.ui.replay import SPEEDS
+
+PLOTS = ("plot-accepted", "plot-speedup", "plot-positions", "plot-divergence")
+
+
+def build_stage(parts: Parts) -> None:
+    """Tiles, text, what can be done with a run, plots."""
+    tiles = widget("tiles", "tiles")
+    tokens = widget("tokens", "tokens", template=markup("stream.html"))
+    _tools(parts)
+    with gr.Row(elem_id="plots"):
+        drawn = [widget("plot", elem_id) for elem_id in PLOTS]
+    parts.shown = [tokens, tiles, *drawn]
+    parts.other["errand"] = widget("errand", "errand")
+
+
+def _tools(parts: Parts) -> None:
+    with gr.Row(elem_id="tools"):
+        parts.other["share"] = gr.Button("Copy link", size="sm", min_width=60, elem_id="share")
+        parts.other["trace"] = gr.Button("Save trace", size="sm", min_width=60, elem_id="save-trace")
+        parts.other["table"] = gr.Button("Save table", size="sm", min_width=60, elem_id="save-table")
+        parts.other["open"] = gr.UploadButton(
+            "Load trace", file_types=[".json"], size="sm", min_width=60, elem_id="load-trace"
+        )
+        parts.other["again"] = gr.Button("Replay", size="sm", min_width=60, elem_id="replay")
+        parts.other["speed"] = gr.Dropdown(
+            list(SPEEDS), value=next(iter(SPEEDS)), show_label=False, container=False, filterable=False,
+            min_width=100, elem_id="speed", label="Replay speed",
+        )  # fmt: skip
+        parts.other["step"] = gr.Button("Next round", size="sm", min_width=60, elem_id="step", visible=False)
