@@ -1,5 +1,7 @@
 """Sampling, training and evaluation of a shared draft model, on a tiny random Llama."""
 
+import copy
+import json
 from dataclasses import replace
 from itertools import islice
 
@@ -7,8 +9,10 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from cactus.cli import main
 from cactus.models import shared
-from cactus.training import corpus
+from cactus.training import command, corpus
+from cactus.training import recipe as recipes
 from cactus.training.data import Dataset, frequent_tokens
 from cactus.training.evaluate import Answer, acceptance_by_position
 from cactus.training.loss import distil
@@ -258,3 +262,65 @@ def test_acceptance_of_position_one_by_hand(verifier):
         verifier_probs = (verifier(ids[None]).logits[0, 1:-1] / 0.7).softmax(-1)[:, :30]
     expected = torch.minimum(draft_probs, verifier_probs).sum(-1).mean().item()
     assert result.by_position[0] == pytest.approx(expected, abs=1e-5)
+
+
+# the whole recipe
+
+
+class CharTokenizer:
+    """Just enough of a tokenizer: a chat is its first few characters."""
+
+    all_special_ids = (0, 1, EOS)
+
+    def apply_chat_template(self, chats, add_generation_prompt):
+        assert add_generation_prompt
+        return {"input_ids": [[3 + ord(c) % 90 for c in chat[0]["content"][:5]] for chat in chats]}
+
+
+def test_recipe_from_nothing_and_again_from_its_checkpoint(tmp_path, monkeypatch, verifier):
+    monkeypatch.setattr(recipes, "held_out_prompts", lambda: held_out_prompts()[:3])
+    recipe = recipes.Recipe(
+        minutes=0.03, num_prompts=64, sampling_batch=16, max_new_tokens=12, vocabulary=64, batch_size=8
+    )
+    work, out, stages = tmp_path / "work", tmp_path / "out", []
+
+    def make() -> list:
+        own = recipes.Verifier(copy.deepcopy(verifier), CharTokenizer(), (EOS,))
+        recipes.prepare(work, resume=bool(stages))
+        return recipes.make(own, recipe, work, out, lambda stage, *rest, **more: stages.append(stage))
+
+    results = make()
+    assert list(dict.fromkeys(stages)) == ["sample", "hold out", "train", "evaluate"]
+    assert [r.temperature for r in results] == [1.0, 0.7] and all(len(r.by_position) == 5 for r in results)
+    stages[:] = ["resumed"]
+    assert make() == results and "train" not in stages
+    with pytest.raises(ValueError, match="--resume"):
+        recipes.prepare(work, resume=False)
+    recorded = json.loads((out / "training.json").read_text())
+    assert recorded["acceptance"][0]["by_position"] == pytest.approx(results[0].by_position)
+    assert "temperature" in command.table(results)
+
+
+def test_recipe_starts_from_an_earlier_draft_model(tmp_path, verifier):
+    earlier = shared.build(verifier, torch.arange(40), 2, (1, 2))
+    shared.save(tmp_path, earlier, torch.arange(40))
+    recipe = recipes.Recipe(minutes=1, start_from=tmp_path)
+    draft_model = recipes._initial(verifier, torch.arange(64), recipe)
+    weight = draft_model.model.layers[0].mlp.up_proj.weight
+    torch.testing.assert_close(weight, earlier.model.layers[0].mlp.up_proj.weight, atol=0.01, rtol=0.01)
+    assert draft_model.lm_head.weight.shape[0] == 64
+
+
+@pytest.mark.parametrize(
+    "bad", [{"minutes": 0}, {"minutes": 1, "sampling_share": 1.0}, {"minutes": 1, "vocabulary": 3}]
+)
+def test_recipe_refuses(bad):
+    with pytest.raises(ValueError, match=list(bad)[-1]):
+        recipes.Recipe(**bad)
+
+
+def test_command_refuses_a_pair_without_a_draft_model_and_a_lost_verifier(tmp_path, capsys):
+    lookup = ["train", "--pair", "smollm2-135m-lookup", "--work", str(tmp_path / "a")]
+    assert main(lookup) == 2 and "no draft model" in capsys.readouterr().err
+    lost = ["train", "--verifier", str(tmp_path / "nowhere"), "--work", str(tmp_path / "b")]
+    assert main(lost) == 2 and "nowhere" in capsys.readouterr().err

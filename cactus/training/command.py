@@ -26,6 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sampling-share", type=float, default=Recipe.sampling_share, help="of the minutes")
     parser.add_argument("--vocabulary", type=int, default=Recipe.vocabulary, help="tokens the draft model can draft")
     parser.add_argument("--learning-rate", type=float, default=Recipe.learning_rate)
+    parser.add_argument(
+        "--start-from", type=Path, help="folder of a draft model to improve (default: from the verifier)"
+    )
     parser.add_argument("--seed", type=int, default=Recipe.seed)
 
 
@@ -48,6 +51,7 @@ def _make(args: argparse.Namespace, bars: "_Bars") -> list[Acceptance]:
         sampling_share=args.sampling_share,
         vocabulary=args.vocabulary,
         learning_rate=args.learning_rate,
+        start_from=args.start_from,
         seed=args.seed,
     )
     work = args.work or cache_folder() / "training" / args.pair

@@ -46,6 +46,7 @@ class Recipe:
     vocabulary: int = 8192
     num_layers: int = 2
     init_from: tuple[int, ...] = (0, -1)
+    start_from: Path | None = None  # folder of a draft model to improve, instead of init_from
     batch_size: int = 32
     learning_rate: float = 0.01
     temperatures: tuple[float, ...] = (1.0, 0.7)
@@ -160,8 +161,7 @@ def _train(
     token_ids = frequent_tokens(data.chunks, recipe.vocabulary, vocab_size, sorted(required))
 
     def fresh(plan: TrainingPlan) -> Trainer:
-        draft_model = shared.build(verifier.model, token_ids, recipe.num_layers, recipe.init_from)
-        return Trainer(draft_model, data, plan)
+        return Trainer(_initial(verifier.model, token_ids, recipe), data, plan)
 
     if saved is None:
         trainer = fresh(_plan(recipe, fresh))
@@ -177,6 +177,14 @@ def _train(
     trainer.run(trainer.plan.steps, on_step)
     checkpoints.save(trainer)
     return trainer, token_ids
+
+
+def _initial(verifier: LlamaForCausalLM, token_ids: Tensor, recipe: Recipe) -> LlamaForCausalLM:
+    draft_model = shared.build(verifier, token_ids, recipe.num_layers, recipe.init_from)
+    if recipe.start_from is not None:
+        earlier, _ = shared.load(recipe.start_from, verifier)  # its vocabulary may differ
+        draft_model.load_state_dict(shared.own_state(earlier), strict=False)
+    return draft_model
 
 
 def _plan(recipe: Recipe, fresh: Callable[[TrainingPlan], Trainer]) -> TrainingPlan:
@@ -210,7 +218,7 @@ def _as_before(chunks: Iterable[Any], rows: int) -> list[Any]:
 
 def _record(out: Path, trainer: Trainer, recipe: Recipe, results: list[Acceptance], seconds: float) -> None:
     record = {
-        "recipe": asdict(recipe),
+        "recipe": asdict(recipe) | {"start_from": recipe.start_from and recipe.start_from.name},
         "plan": asdict(trainer.plan),
         "sampled_tokens": trainer.data.num_tokens,
         "answers": len(trainer.data.rows),
