@@ -24,7 +24,9 @@ from torch import Tensor
 if TYPE_CHECKING:
     from cactus.acceptance import Rule
 
-HALVINGS = 52  # of an interval no longer than 1: to the last digit of float64
+SOLVER_STEPS = 100  # a safeguard: about fifteen are taken
+HALVING_EVERY = 8
+SOLVER_PRECISION = 1e-15  # of the larger end of the bracket
 
 
 def output_probs(rule: "Rule", draft_probs: Tensor, verifier_probs: Tensor) -> Tensor:
@@ -116,22 +118,55 @@ def boosted_prob(
 ) -> Tensor:
     """The exact γ*: the largest γ in [q_n, 1] whose lift stays within `delta`.
 
-    Bisection on all elements at once. It returns the lower end, so the budget is kept.
-    A verifier probability of 0 stays 0 under `kl` and `chi2`, which are infinite there; the
-    other four are finite, so they lift even a token that the verifier rules out.
+    All elements at once, and from below, so the budget is kept. A verifier probability of 0
+    stays 0 under `kl` and `chi2`, which are infinite there; the other four are finite, so
+    they lift even a token that the verifier rules out.
     """
     given = _as_tensor(verifier_prob)
-    start, budget = torch.broadcast_tensors(
-        wide(given), wide(_as_tensor(_checked(delta)).to(given.device))
-    )
-    low, high = start, torch.ones_like(start)
-    for _ in range(HALVINGS):
+    start = wide(given)
+    budget = torch.as_tensor(_checked(delta), dtype=start.dtype, device=start.device)
+    start, budget = torch.broadcast_tensors(start, budget)
+
+    def cost(prob: Tensor) -> Tensor:
+        return binary_divergence(prob, start, divergence)
+
+    # Infinite before 1 means infinite everywhere above the start, which is then 0.
+    liftable = cost(0.5 * (start + 1)).isfinite()
+    return largest_within(cost, start, torch.where(liftable, 1.0, start), budget).to(given.dtype)
+
+
+def largest_within(
+    cost: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, budget: Tensor
+) -> Tensor:
+    """The largest x in [low, high] with cost(x) ≤ budget, where cost rises from cost(low) = 0.
+
+    A divergence grows with the square of the distance at first, so its root is nearly a
+    straight line: bracketed secant steps on √cost − √budget (the Illinois variant: an end
+    that stays twice counts half), with a halving now and then. Returns the end that fits.
+    """
+    goal = budget.sqrt()
+    at_low, at_high = -goal, cost(high).sqrt() - goal
+    low = torch.where(at_high <= 0, high, low)
+    # A budget of 0 buys nothing, though rounding might let it.
+    high = torch.where(budget > 0, high, low)
+    moved_low = torch.zeros_like(low, dtype=torch.bool)
+    for step in range(SOLVER_STEPS):
+        least = SOLVER_PRECISION * high
+        if bool((high - low <= least).all()):
+            break
         middle = 0.5 * (low + high)
-        fits = binary_divergence(middle, start, divergence) <= budget
+        if (step + 1) % HALVING_EVERY:
+            secant = low - at_low * (high - low) / (at_high - at_low)
+            secant = torch.clamp(secant, low + least, high - least)  # to close in from both ends
+            middle = torch.where(at_high.isfinite() & (high - low > 2 * least), secant, middle)
+        value = cost(middle).sqrt() - goal
+        fits = value <= 0
+        again = (fits == moved_low) & (step > 0)
+        at_low = torch.where(fits, value, torch.where(again, 0.5 * at_low, at_low))
+        at_high = torch.where(fits, torch.where(again, 0.5 * at_high, at_high), value)
         low, high = torch.where(fits, middle, low), torch.where(fits, high, middle)
-    low = torch.where(budget > 0, low, start)  # rounding must not spend a budget of 0
-    all_of_it = binary_divergence(torch.ones_like(start), start, divergence) <= budget
-    return torch.where(all_of_it, 1.0, low).to(given.dtype)
+        moved_low = fits
+    return low
 
 
 def _named(divergence: str) -> Divergence:

@@ -147,8 +147,8 @@ class Interp(FixedRecoveryRule):
     alpha: float = 0.3
 
     def plan(self, draft_probs: Tensor, verifier_probs: Tensor) -> Plan:
-        mixture = self.alpha * draft_probs + (1 - self.alpha) * verifier_probs
-        # (h − p)₊, but exactly 0 where q = p, which the rounded mixture may miss.
+        mixture = verifier_probs.lerp(draft_probs, self.alpha)  # exactly p where q = p
+        # (h − p)₊ without the rounding of the mixture.
         residual = (1 - self.alpha) * (verifier_probs - draft_probs).clamp(min=0)
         return Plan(acceptance(mixture, draft_probs), normalised(residual, mixture))
 

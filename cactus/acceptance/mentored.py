@@ -4,7 +4,7 @@
 
 so out = p clamped to [q/β, q/α]. With ceiling = 1/α ≥ 1 and floor = 1/β ≤ 1 both are levels of
 the ratio p/q: one sort by that ratio and running sums give every quantity of the equations at
-any level, then α is found by bisection and β from the second equality in closed form.
+any level, then α is found by a bracketed search and β from the second equality in closed form.
 Its KL runs from the verifier to the output, the other way round from Cactus's: the two budgets
 are not comparable.
 """
@@ -18,7 +18,7 @@ from torch import Tensor
 from cactus.acceptance.fixed import FixedRecoveryRule, Plan
 from cactus.acceptance.parameter import Parameter
 from cactus.acceptance.rule import acceptance, normalised
-from cactus.divergence import HALVINGS, kl, wide
+from cactus.divergence import kl, largest_within, wide
 
 
 @dataclass(frozen=True)
@@ -56,18 +56,10 @@ def solve_levels(
 ) -> tuple[Tensor, Tensor]:
     """The levels 1/α and 1/β of each row, [..., 1] both; the divergence never exceeds delta."""
     sums = _Sums.of(draft_probs, verifier_probs)
-    low = torch.ones_like(sums.highest)
-    high = sums.highest.clamp(min=1)
-    if delta == 0:
-        return low, sums.floor_for(sums.rejected(low))
-    high_fits = sums.divergence(high) <= delta
-    top = high
-    for _ in range(HALVINGS):
-        middle = 0.5 * (low + high)
-        fits = sums.divergence(middle) <= delta
-        low, high = torch.where(fits, middle, low), torch.where(fits, high, middle)
-    low = torch.where(high_fits, top, low)
-    return low, sums.floor_for(sums.rejected(low))
+    start = torch.ones_like(sums.highest)
+    most = sums.highest.clamp(min=1)
+    ceiling = largest_within(sums.divergence, start, most, torch.full_like(start, delta))
+    return ceiling, sums.floor_for(sums.rejected(ceiling))
 
 
 class _Sums(NamedTuple):
@@ -122,7 +114,8 @@ class _Sums(NamedTuple):
         raised = self.verifier.gather(-1, below)
         lowered = self.verifier[..., -1:] - self.verifier.gather(-1, up_to)
         kept = self.cost.gather(-1, up_to) - self.cost.gather(-1, below)
-        return kept - _times_log(raised, floor) - _times_log(lowered, ceiling)
+        total = kept - _times_log(raised, floor) - _times_log(lowered, ceiling)
+        return total.clamp(min=0)
 
 
 def _running(values: Tensor) -> Tensor:
