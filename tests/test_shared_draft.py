@@ -35,8 +35,7 @@ def verifier() -> LlamaForCausalLM:
 
 @pytest.fixture
 def folder(tmp_path, verifier):
-    shared.save(tmp_path, shared.build(verifier, TOKEN_IDS).bfloat16(), TOKEN_IDS)
-    verifier.float()
+    shared.save(tmp_path, shared.build(verifier, TOKEN_IDS), TOKEN_IDS)
     return tmp_path
 
 
@@ -74,6 +73,19 @@ def test_round_trip(tmp_path, verifier):
     assert loaded.model.embed_tokens is verifier.model.embed_tokens
     with torch.no_grad():
         assert torch.equal(loaded(IDS).logits, draft_model(IDS).logits)
+
+
+def test_bfloat16_keeps_the_rotary_frequencies_and_the_global_seed(verifier):
+    frequencies = verifier.model.rotary_emb.inv_freq
+    for parameter in verifier.parameters():  # as from_pretrained does: weights only
+        parameter.data = parameter.data.bfloat16()
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    draft_model = shared.build(verifier, TOKEN_IDS)
+    assert torch.equal(torch.get_rng_state(), before)
+    found = draft_model.model.rotary_emb.inv_freq
+    assert found.dtype == torch.float32 and torch.equal(found, frequencies)
+    assert draft_model(IDS).logits.dtype == torch.bfloat16
 
 
 def test_saves_only_its_own(folder):

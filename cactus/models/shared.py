@@ -10,6 +10,7 @@ import copy
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from huggingface_hub import save_torch_state_dict
@@ -22,6 +23,16 @@ from cactus.errors import CactusError
 
 _SHARED = ("model.embed_tokens.", "lm_head.")
 _WEIGHTS = "model{suffix}.safetensors"
+# The rest comes from the verifier's config; these are checked or tell a reader what this is.
+_CONFIG = (
+    "model_type",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "vocab_size",
+)
 _SHARD_SIZE = "8MB"  # stays below the 10 MB at which repositories want Git LFS
 
 
@@ -49,7 +60,10 @@ def _empty(verifier_model: PreTrainedModel, token_ids: Tensor, num_layers: int) 
     config = copy.deepcopy(verifier_model.config)
     config.num_hidden_layers, config.tie_word_embeddings = num_layers, False
     config.vocab_size, config.pad_token_id = 1, None  # spares a table that is replaced at once
-    draft_model = LlamaForCausalLM(config).to(device=head.device, dtype=head.dtype)
+    with torch.random.fork_rng(devices=[]):  # the random layers are replaced; leave no trace of them
+        draft_model = LlamaForCausalLM(config).to(device=head.device, dtype=head.dtype)
+    # `to` has rounded the rotary frequencies as well; the verifier's are as precise as they were made.
+    draft_model.model.rotary_emb = copy.deepcopy(verifier_model.model.rotary_emb)
     draft_model.model.embed_tokens = embeddings
     draft_model.lm_head = _trimmed_head(head, token_ids)
     config.vocab_size = verifier_model.config.vocab_size  # of what it reads, not what it drafts
@@ -79,9 +93,11 @@ def save(folder: str | Path, draft_model: LlamaForCausalLM, token_ids: Tensor) -
     state = {name: value.bfloat16().cpu() for name, value in own_state(draft_model).items()}
     state["token_ids"] = token_ids.int().cpu()
     save_torch_state_dict(state, folder, filename_pattern=_WEIGHTS, max_shard_size=_SHARD_SIZE)
-    config = draft_model.config.to_dict() | {"num_draft_tokens_in_head": len(token_ids)}
-    config = {name: value for name, value in config.items() if not name.startswith("_")}
-    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    for file in folder.glob("model*.safetensors"):
+        file.chmod(0o644)  # written for their owner alone, they would not survive a copy into an image
+    config = {name: getattr(draft_model.config, name) for name in _CONFIG}
+    config |= {"draft_vocab_size": len(token_ids), "dtype": "bfloat16"}
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
 
 
 def load(folder: str | Path, verifier_model: PreTrainedModel) -> tuple[LlamaForCausalLM, Tensor]:
@@ -91,6 +107,8 @@ def load(folder: str | Path, verifier_model: PreTrainedModel) -> tuple[LlamaForC
     """
     folder = Path(folder)
     config = _read_json(folder / "config.json")
+    if not isinstance(config.get("num_hidden_layers"), int):
+        raise CactusError(f"{folder}: config.json does not say num_hidden_layers")
     for name in ("hidden_size", "vocab_size"):
         found, wanted = config.get(name), getattr(verifier_model.config, name)
         if found != wanted:
@@ -118,7 +136,7 @@ def _read_shards(folder: Path) -> dict[str, Tensor]:
     index = folder / "model.safetensors.index.json"
     files = {"model.safetensors"}
     if index.exists():
-        files = set(_read_json(index)["weight_map"].values())
+        files = set(_read_json(index).get("weight_map", {}).values())
     state: dict[str, Tensor] = {}
     for name in sorted(files):
         try:
@@ -128,10 +146,10 @@ def _read_shards(folder: Path) -> dict[str, Tensor]:
     return state
 
 
-def _read_json(path: Path) -> dict:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        return dict(json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError, TypeError) as error:
         raise CactusError(f"cannot read {path}: {error}") from error
 
 
