@@ -30,7 +30,7 @@ def build_controls(parts: Parts, session: Runs, loader: Loader) -> None:
 def _prompt(parts: Parts) -> None:
     prompt = parts.controls["prompt"] = gr.Textbox(
         label="Prompt", lines=3, max_lines=5, elem_id="prompt", placeholder="Ask something, or pick an example",
-        info="What the verifier answers. Ctrl+Enter or ⌘+Enter runs.",
+        info="What the verifier answers; Ctrl or ⌘ + Enter runs.",
     )  # fmt: skip
     examples = json.loads((theme.ASSETS / "examples.json").read_text(encoding="utf-8"))
     parts.other["examples"] = gr.Dataset(
@@ -73,9 +73,9 @@ def _sampling(parts: Parts) -> None:
                 settings.SEED.default, label=settings.SEED.label, info=settings.SEED.help, elem_id="seed",
                 precision=0, min_width=90, scale=4,
             )  # fmt: skip
-            parts.other["dice"] = gr.Button("🎲", elem_id="dice", min_width=36, scale=0)
+            parts.other["dice"] = gr.Button("New seed", elem_id="dice", min_width=24, scale=0)
     parts.controls["system"] = gr.Textbox(
-        label="System prompt", info="Sets the tone; leave it empty for the model's own.", lines=1, max_lines=3,
+        label="System prompt", info="Empty: the model's own.", lines=1, max_lines=3,
         elem_id="system",
     )  # fmt: skip
 
@@ -90,4 +90,4 @@ def _control(parameter: Parameter, elem_id: str) -> Any:
         return gr.Dropdown(list(parameter.choices), filterable=False, **common)
     if parameter.minimum is None or parameter.maximum is None:
         return gr.Number(step=parameter.step or 1, **common)
-    return gr.Slider(parameter.minimum, parameter.maximum, step=parameter.step, **common)
+    return gr.Slider(parameter.minimum, parameter.maximum, step=parameter.step, buttons=[], **common)

@@ -15,11 +15,12 @@ from cactus.session import Progress, RunRequest
 from cactus.trace import Round, Trace
 from cactus.ui import settings, space
 from cactus.ui.desk import Desk, Loader, Runs, Show
-from cactus.ui.view import NOTHING, Shown, View, failed
+from cactus.ui.view import Shown, View, blank, failed
 
 TEXT_SECONDS = 0.08  # the text is sent at most this often,
 PLOT_SECONDS = 0.25  # and the plots this often
 STOP_PATIENCE = 5.0
+NO_CHANGE = (gr.skip(),) * 6  # for the text, the tiles and the four plots
 
 log = logging.getLogger(__name__)
 
@@ -67,12 +68,12 @@ class LiveHandlers:
         show = self.desk.visit(request.session_hash).show
         show.stop.set()
         show.over.wait(STOP_PATIENCE)
-        return show.view.shown() if show.view else tuple(gr.skip() for _ in NOTHING)
+        return show.view.shown() if show.view else NO_CHANGE
 
     def clear(self, request: gr.Request) -> Shown:
         """End the run or replay of this tab and show nothing."""
         self.desk.visit(request.session_hash).end()
-        return NOTHING
+        return blank()
 
     def leave(self, request: gr.Request) -> None:
         """The tab was closed or reloaded: free the model."""

@@ -38,7 +38,7 @@ class AcceptedLength:
     replaces = False
     endings = {
         "recovered": (0, "ended by a rejection", ORANGE, "/"),
-        "bonus": (1, "all accepted, bonus", BLUE, ""),
+        "bonus": (1, "all accepted", BLUE, ""),
         "accepted": (2, "cut by a stop", GREY, "x"),
         "sampled": (2, "cut by a stop", GREY, "x"),
     }
@@ -56,7 +56,7 @@ class AcceptedLength:
             for name, color, hatch in looks.values()
         ]  # fmt: skip
         mean = go.Scatter(
-            x=[], y=[], name="running mean", mode="lines", line={"color": VIOLET, "width": 2},
+            x=[], y=[], name="mean", mode="lines", line={"color": VIOLET, "width": 2},
             hovertemplate="mean of rounds 1–%{x}: %{y:.2f}<extra></extra>",
         )  # fmt: skip
         figure = _figure([*bars, mean], "Accepted length per round", "round", "tokens accepted (AL)")
@@ -107,15 +107,15 @@ class ByPosition:
 
     def figure(self) -> go.Figure:
         judged = go.Bar(
-            x=[], y=[], name="accepted of those judged here", marker={"color": GREEN, "opacity": 0.75},
+            x=[], y=[], name="of those judged here", marker={"color": GREEN, "opacity": 0.75},
             hovertemplate="draft %{x}: %{y:.0%} of those judged<extra></extra>",
         )  # fmt: skip
         survive = go.Scatter(
-            x=[], y=[], name="accepted of all drafted", mode="lines+markers",
+            x=[], y=[], name="of all drafted", mode="lines+markers",
             line={"color": VIOLET, "width": 2}, marker={"size": 6},
             hovertemplate="draft %{x}: %{y:.0%} of all drafted<extra></extra>",
         )  # fmt: skip
-        figure = _figure([judged, survive], "Acceptance by draft position", "draft position", "accepted (%)")
+        figure = _figure([judged, survive], "Acceptance by draft position", "draft position", "accepted (share)")
         figure.update_xaxes(range=[0.4, max(self.m, 1) + 0.6], dtick=1 if self.m <= 8 else 2, tick0=1)
         return figure.update_yaxes(range=[0, 1.05], tickformat=".0%", dtick=0.25)
 
@@ -138,13 +138,13 @@ class Divergence:
 
     def figure(self) -> go.Figure:
         traces = [
-            _dots("KL(h‖q), accepted", GREEN, "circle"),
-            _dots("KL(h‖q), rejected", RED, "x"),
-            _line("KL(output‖q)", BLUE, 1.5, "solid", "token %{x}: %{y:.3g} nats in the output"),
+            _dots("h, accepted", GREEN, "circle"),
+            _dots("h, rejected", RED, "x"),
+            _line("output", BLUE, 1.5, "solid", "token %{x}: %{y:.3g} nats in the output"),
         ]
         if self.delta is not None:
             traces.append(_line(f"δ = {self.delta:g}", VIOLET, 1.5, "dash", f"budget δ = {self.delta:g} nats a step"))
-        figure = _figure(traces, "Divergence per token", "token", "divergence (nats)")
+        figure = _figure(traces, "Divergence per token: KL(h‖q), KL(output‖q)", "token", "divergence (nats)")
         return figure.update_yaxes(rangemode="tozero")
 
     def points(self, round_: Round, point: SeriesPoint, positions: Sequence[PositionCount]) -> Points:
@@ -233,13 +233,13 @@ def _figure(traces: Sequence[Any], title: str, x_title: str, y_title: str) -> go
     figure = go.Figure(list(traces))
     figure.update_layout(
         template="none",
-        title={"text": title, "x": 0, "xref": "paper", "y": 0.99, "yanchor": "top", "font": {"size": 12.5}},
+        title={"text": title, "x": 0, "xref": "paper", "y": 1, "yref": "container", "yanchor": "top", "pad": {"t": 5}, "font": {"size": 12.5}},
         font={"size": 10.5},
-        margin={"l": 42, "r": 8, "t": 40, "b": 32},
+        margin={"l": 52, "r": 10, "t": 38, "b": 33},
         legend={"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "font": {"size": 10}},
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         hovermode="closest",
     )
-    figure.update_xaxes(title={"text": x_title, "standoff": 4}, zeroline=False, automargin=False)
-    return figure.update_yaxes(title={"text": y_title, "standoff": 4}, zeroline=False, automargin=False)
+    figure.update_xaxes(title={"text": x_title, "standoff": 2, "font": {"size": 11}}, zeroline=False, automargin=False)
+    return figure.update_yaxes(title={"text": y_title, "standoff": 3, "font": {"size": 11}}, zeroline=False, automargin=False)

@@ -38,10 +38,10 @@ FIELDS = (
 FORMULA_STARTS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 ENDINGS = {
     "stop": "the model ended its text",
-    "length": "the token limit was reached",
-    "context": "the context is full",
+    "length": "token limit reached",
+    "context": "context full",
     "cancelled": "stopped",
-    "time": "the time limit was reached",
+    "time": "time limit reached",
     "error": "an error ended it",
 }
 
@@ -140,9 +140,9 @@ def summary(trace: Trace, metrics: Metrics) -> str:
     """One sentence at the end of a run."""
     ending = ENDINGS.get(trace.stop_reason or "", "unfinished")
     parts = [f"{metrics.generated_tokens} tokens in {metrics.rounds} rounds: {ending}."]
-    if metrics.speedup is not None:
-        slower = " (slower)" if metrics.speedup < 1 else ""
-        parts.append(f"{metrics.speedup:.2f}× the speed of the verifier alone{slower}.")
+    if metrics.speedup is not None and trace.num_draft_tokens:
+        slower = ", slower" if metrics.speedup < 1 else ""
+        parts.append(f"{metrics.speedup:.2f}× the verifier alone{slower}.")
     if metrics.accepted_length is not None:
         parts.append(f"Mean accepted length {metrics.accepted_length:.2f} of {trace.num_draft_tokens}.")
     return " ".join(parts)

@@ -13,8 +13,8 @@ import gradio as gr
 from cactus.errors import CactusError
 from cactus.trace import Trace
 from cactus.ui.desk import Desk, Show
-from cactus.ui.live import PLOT_SECONDS, TEXT_SECONDS
-from cactus.ui.view import NOTHING, Shown, View, failed
+from cactus.ui.live import NO_CHANGE, PLOT_SECONDS, TEXT_SECONDS
+from cactus.ui.view import Shown, View, failed
 
 SPEEDS: dict[str, float] = {"true speed": 1.0, "½×": 0.5, "4×": 4.0, "round by round": 0.0}
 MAX_FILE_BYTES = 16 * 1024 * 1024
@@ -52,7 +52,7 @@ class ReplayHandlers:
         show = self.desk.visit(request.session_hash).show
         if show.trace is None or show.view is None or show.stepped >= len(show.trace.rounds):
             gr.Info("No further round: press Replay to start again.")
-            return tuple(gr.skip() for _ in NOTHING)
+            return NO_CHANGE
         show.view.add(show.trace.rounds[show.stepped])
         show.stepped += 1
         if show.stepped == len(show.trace.rounds):

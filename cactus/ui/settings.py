@@ -24,14 +24,14 @@ MAX_LINK_TEXT = 4_000
 SHARED = (
     Parameter(
         "draft_length", "Draft length m", DEFAULT_DRAFT_TOKENS,
-        "Tokens proposed before each verifier pass.", 1, MAX_DRAFT_TOKENS, 1,
+        "Proposed per verifier pass.", 1, MAX_DRAFT_TOKENS, 1,
     ),
-    Parameter("max_new_tokens", "Max new tokens", 128, "The text ends here at the latest.", 1, LONGEST_RUN, 1),
-    Parameter("temperature", "Temperature", 0.7, "0 always takes the likeliest token.", 0.0, 2.0, 0.05),
-    Parameter("top_p", "Top-p", 1.0, "Keep the likeliest tokens up to this share.", 0.05, 1.0, 0.05),
-    Parameter("top_k", "Top-k", 0, "Keep this many tokens; 0 keeps all.", 0, 200, 1),
+    Parameter("max_new_tokens", "Max new tokens", 128, "The text ends by then.", 1, LONGEST_RUN, 1),
+    Parameter("temperature", "Temperature", 0.7, "0: always the likeliest.", 0.0, 2.0, 0.05),
+    Parameter("top_p", "Top-p", 1.0, "Keep the likeliest share.", 0.05, 1.0, 0.05),
+    Parameter("top_k", "Top-k", 0, "Keep so many; 0 keeps all.", 0, 200, 1),
 )  # fmt: skip
-SEED = Parameter("seed", "Seed", 0, "Same seed, same text. Empty: a new one each run.", 0, MAX_SEED, 1)
+SEED = Parameter("seed", "Seed", 0, "Empty: new for each run.", 0, MAX_SEED, 1)
 TEXTS = ("system", "prompt")
 
 

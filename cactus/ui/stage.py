@@ -6,17 +6,19 @@ import gradio as gr
 
 from cactus.ui.parts import Parts, markup, widget
 from cactus.ui.replay import SPEEDS
+from cactus.ui.view import blank
 
 PLOTS = ("plot-accepted", "plot-speedup", "plot-positions", "plot-divergence")
 
 
 def build_stage(parts: Parts) -> None:
     """Tiles, text, what can be done with a run, plots."""
-    tiles = widget("tiles", "tiles")
-    tokens = widget("tokens", "tokens", template=markup("stream.html"))
+    text, figures, *plots = blank()
+    tiles = widget("tiles", "tiles", figures)
+    tokens = widget("tokens", "tokens", text, markup("stream.html"))
     _tools(parts)
     with gr.Row(elem_id="plots"):
-        drawn = [widget("plot", elem_id) for elem_id in PLOTS]
+        drawn = [widget("plot", elem_id, value) for elem_id, value in zip(PLOTS, plots, strict=True)]
     parts.shown = [tokens, tiles, *drawn]
     parts.other["errand"] = widget("errand", "errand")
 

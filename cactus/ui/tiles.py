@@ -58,9 +58,10 @@ def _speedup(metrics: Metrics) -> Tile:
 
 def _accepted_length(metrics: Metrics, drafts: bool) -> Tile:
     if metrics.accepted_length is None or metrics.tokens_per_round is None:
-        return Tile("Mean accepted length", NONE, "", _why_no_draft(drafts))
-    note = f"AL · {metrics.tokens_per_round:.2f} tokens per round"
-    return Tile("Mean accepted length", f"{metrics.accepted_length:.2f}", "drafts/round", note)
+        return Tile("Accepted length", NONE, "", _why_no_draft(drafts))
+    whole = abs(metrics.tokens_per_round - metrics.accepted_length - 1) < 0.005
+    note = f"{metrics.tokens_per_round:.2f} tokens per round ({'AL + 1' if whole else 'a stop cut the last one'})"
+    return Tile("Accepted length", f"{metrics.accepted_length:.2f}", "mean AL", note)
 
 
 def _acceptance(metrics: Metrics, drafts: bool) -> Tile:
@@ -72,16 +73,16 @@ def _acceptance(metrics: Metrics, drafts: bool) -> Tile:
 
 def _divergence(metrics: Metrics, drafts: bool) -> Tile:
     if metrics.mean_kl is None:
-        return Tile("Divergence spent", NONE, "", _why_no_draft(drafts))
-    output = f"output {nats(metrics.mean_output_kl)}" if metrics.mean_output_kl is not None else "output –"
-    return Tile("Divergence spent", nats(metrics.mean_kl), "nats/step", f"KL(h‖q) · {output}")
+        return Tile("Divergence", NONE, "", _why_no_draft(drafts))
+    output = f"of the output {nats(metrics.mean_output_kl)}" if metrics.mean_output_kl is not None else "of the output –"
+    return Tile("Divergence", nats(metrics.mean_kl), "nats/step", f"KL(h‖q); {output}")
 
 
 def _passes(metrics: Metrics) -> Tile:
     if not metrics.rounds:
-        return Tile("Verifier passes saved", NONE, "", "no token yet")
-    note = f"{metrics.rounds} for {metrics.generated_tokens} tokens"
-    return Tile("Verifier passes saved", str(metrics.verifier_passes_saved), "", note)
+        return Tile("Passes saved", NONE, "", "no token yet")
+    note = f"{metrics.rounds} passes for {metrics.generated_tokens} tokens"
+    return Tile("Passes saved", str(metrics.verifier_passes_saved), "", note)
 
 
 def _why_no_draft(drafts: bool) -> str:

@@ -8,12 +8,11 @@ from __future__ import annotations
 import secrets
 
 from cactus.metrics import Metrics, Tally, series_point
-from cactus.trace import Round, Trace
+from cactus.trace import Baseline, Round, Trace
 from cactus.ui import plots, render, tiles
 
 Shown = tuple[str, str, str, str, str, str]
 """Values of: tokens, tiles, and the four plots."""
-NOTHING: Shown = ("", "", "", "", "", "")
 
 
 class View:
@@ -43,17 +42,21 @@ class View:
 
     def finish(self, trace: Trace) -> None:
         """Show how the run ended. A baseline that was measured again counts for the whole run."""
+        for round_ in trace.rounds[self.tally.rounds :]:
+            self.add(round_)
         if trace.baseline != self.header.baseline:
-            self.header, self.tally = trace, _tally(trace)
-            self._waiting = [[] for _ in self._plots]
-            self._plots = [kind(trace) for kind in plots.KINDS]  # type: ignore[call-arg]
-            tokens = self._tokens[:]
-            for round_ in trace.rounds:
-                self.add(round_)
-            self._tokens = tokens
-            for plot, lines in zip(self._plots, self._lines, strict=True):
-                lines.append(plots.figure_line(plot))
+            self._rebase(trace)
         self._tokens.append(render.end_line(render.summary(trace, self.metrics)))
+
+    def _rebase(self, trace: Trace) -> None:
+        """Tiles and plots anew, on the baseline of `trace`."""
+        fresh = View(trace)
+        for round_ in trace.rounds:
+            fresh.add(round_)
+        self.header, self.tally = trace, fresh.tally
+        self._plots, self._waiting = fresh._plots, fresh._waiting
+        for lines, again in zip(self._lines, fresh._lines, strict=True):
+            lines += again
 
     def fail(self, message: str) -> None:
         """Show why the run ended early."""
@@ -83,7 +86,21 @@ def _tally(header: Trace) -> Tally:
     return Tally(header.baseline.seconds_per_token if header.baseline else None)
 
 
+def blank() -> Shown:
+    """What is shown before a run: no text, dashes, empty plots."""
+    return _blank("")
+
+
 def failed(message: str) -> Shown:
     """What is shown of a run that never began."""
     first = render.line({"run": secrets.token_hex(8), "labels": render.LABELS, "facts": ""})
-    return (first + render.end_line(message, failed=True), *NOTHING[1:])
+    return _blank(first + render.end_line(message, failed=True))
+
+
+def _blank(tokens: str) -> Shown:
+    empty = Trace(
+        pair="", method="", params={}, num_draft_tokens=5, sampling={}, max_new_tokens=0, seed=0, device="", dtype="",
+        versions={}, prompt="", prompt_tokens=0, baseline=Baseline(seconds_per_token=1.0, steps=1, how=""),
+    )  # fmt: skip
+    figures = [plots.figure_line(kind(empty)) for kind in plots.KINDS]  # type: ignore[call-arg]
+    return (tokens, tiles.to_json(tiles.tiles(Tally().metrics(), drafts=True)), *figures)  # type: ignore[return-value]
