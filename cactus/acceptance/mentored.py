@@ -71,6 +71,8 @@ class _Sums(NamedTuple):
     ratio: Tensor  # [..., k]
     draft: Tensor  # [..., k+1] Σ p
     verifier: Tensor  # [..., k+1] Σ q
+    draft_above: Tensor  # [..., k+1] Σ p over the others, summed by itself: no cancellation
+    verifier_above: Tensor  # [..., k+1] the same for q
     cost: Tensor  # [..., k+1] Σ q·ln(q/p)
     filled: Tensor  # [..., k] Σ(ratio_j·q − p)₊, the mass a floor at each ratio would add
     highest: Tensor  # [..., 1] the largest ratio among tokens that the verifier allows
@@ -90,14 +92,14 @@ class _Sums(NamedTuple):
         finite = ratio.isfinite()
         filled = torch.where(finite, ratio * verifier[..., :-1] - draft[..., :-1], torch.inf)
         highest = torch.where(finite, ratio, 0.0).amax(-1, keepdim=True)
-        return cls(ratio, draft, verifier, _running(cost), filled, highest)
+        above = _running_down(sorted_draft), _running_down(sorted_verifier)
+        return cls(ratio, draft, verifier, *above, _running(cost), filled, highest)
 
     def rejected(self, ceiling: Tensor) -> Tensor:
         """Σ(p − ceiling·q)₊: [..., 1] -> [..., 1]."""
         rank = torch.searchsorted(self.ratio, ceiling, right=True)
-        above_draft = self.draft[..., -1:] - self.draft.gather(-1, rank)
-        above_verifier = self.verifier[..., -1:] - self.verifier.gather(-1, rank)
-        return (above_draft - ceiling * above_verifier).clamp(min=0)
+        above = self.draft_above.gather(-1, rank)
+        return (above - ceiling * self.verifier_above.gather(-1, rank)).clamp(min=0)
 
     def floor_for(self, mass: Tensor) -> Tensor:
         """The floor with Σ(floor·q − p)₊ = mass: [..., 1] -> [..., 1]."""
@@ -112,7 +114,7 @@ class _Sums(NamedTuple):
         below = torch.searchsorted(self.ratio, floor, right=True)  # p = 0 lies below a floor of 0
         up_to = torch.searchsorted(self.ratio, ceiling, right=True)
         raised = self.verifier.gather(-1, below)
-        lowered = self.verifier[..., -1:] - self.verifier.gather(-1, up_to)
+        lowered = self.verifier_above.gather(-1, up_to)
         kept = self.cost.gather(-1, up_to) - self.cost.gather(-1, below)
         total = kept - _times_log(raised, floor) - _times_log(lowered, ceiling)
         return total.clamp(min=0)
@@ -120,6 +122,10 @@ class _Sums(NamedTuple):
 
 def _running(values: Tensor) -> Tensor:
     return torch.cat((torch.zeros_like(values[..., :1]), values), -1).cumsum(-1)
+
+
+def _running_down(values: Tensor) -> Tensor:
+    return _running(values.flip(-1)).flip(-1)
 
 
 def _times_log(mass: Tensor, level: Tensor) -> Tensor:
