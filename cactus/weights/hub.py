@@ -67,12 +67,16 @@ class HubSource:
 
     def _download(self, folder: Path, commit: str | None) -> None:
         from huggingface_hub import snapshot_download
-        from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
+        from tqdm import tqdm
 
-        disable_progress_bars()  # ours is shown
         try:
             snapshot_download(
-                self.repo_id, revision=commit, local_dir=folder, allow_patterns=PATTERNS, ignore_patterns=["*/*"]
+                self.repo_id,
+                revision=commit,
+                local_dir=folder,
+                allow_patterns=PATTERNS,
+                ignore_patterns=["*/*"],
+                tqdm_class=functools.partial(tqdm, disable=True),  # our own progress is shown
             )
         except OSError as error:
             if error.errno is not None:  # the disk, not the hub
@@ -80,8 +84,6 @@ class HubSource:
             raise SourceError(_reason(error)) from error
         except Exception as error:
             raise SourceError(_reason(error)) from error
-        finally:
-            enable_progress_bars()
 
 
 def _wanted(name: str) -> bool:

@@ -1,0 +1,1 @@
+"""The commands of `python -m cactus`: one module each, with `add_arguments` and `run`."""

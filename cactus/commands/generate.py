@@ -1,0 +1,200 @@
+"""`python -m cactus generate`: one run, streamed, with a summary line and, if asked for, its trace.
+
+The rules' flags are built from the parameters they declare; no rule is known by name here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+from cactus.acceptance import RULES
+from cactus.cli import INTERRUPTED
+from cactus.commands.rule_flags import add_rule_flags, rule_params
+from cactus.errors import CactusError
+from cactus.pairs import DEFAULT_PAIR, find_pair
+from cactus.sampling import SamplingParams
+from cactus.session import METHODS, VERIFIER_ONLY, LiveRun, RunRequest, Session
+from cactus.terminal import COLOR_CHOICES, ProgressLine, TokenPrinter, wants_color
+from cactus.trace import Trace
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("prompt", type=_text, help="one user turn; - reads it from standard input")
+    run_flags = parser.add_argument_group("run")
+    run_flags.add_argument("--pair", default=DEFAULT_PAIR, metavar="NAME", help=f"default: {DEFAULT_PAIR}")
+    run_flags.add_argument(
+        "--method",
+        default=RunRequest.method,
+        metavar="NAME",
+        help=f"default: {RunRequest.method}; {', '.join(RULES)}, or {VERIFIER_ONLY}: the verifier alone",
+    )
+    run_flags.add_argument("--draft-length", type=int, metavar="M", help="tokens drafted a round; default: the pair's")
+    run_flags.add_argument("--max-new-tokens", type=int, default=RunRequest.max_new_tokens, metavar="N")
+    run_flags.add_argument("--seed", type=int, help="the same seed gives the same text; default: a new one")
+    run_flags.add_argument("--system", type=_text, default="", metavar="TEXT", help="system prompt")
+    run_flags.add_argument(
+        "--stop", type=_stop, action="append", default=[], metavar="TEXT", help="end before it; may be repeated"
+    )
+    run_flags.add_argument("--device", default="auto", help="default: auto (CUDA, then MPS, then the CPU)")
+    run_flags.add_argument("--dtype", default="auto", help="default: auto; bfloat16, float16 or float32")
+    _add_sampling_flags(parser.add_argument_group("sampling, of both models"))
+    add_rule_flags(parser.add_argument_group("the method's own parameters"))
+    _add_output_flags(parser.add_argument_group("output"))
+
+
+def _text(value: str) -> str:
+    """Bytes of the command line that are no text arrive as surrogates, which no tokenizer takes."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError("it is not valid UTF-8") from None
+    return value
+
+
+def _stop(value: str) -> str:
+    if not value:
+        raise argparse.ArgumentTypeError("it is empty; at least one character is needed")
+    return _text(value)
+
+
+def _add_sampling_flags(group: Any) -> None:
+    group.add_argument("--temperature", type=float, metavar="T", help="0 is greedy; default: the pair's")
+    group.add_argument("--top-p", type=float, default=SamplingParams.top_p, metavar="P", help="1 is off")
+    group.add_argument("--top-k", type=int, default=SamplingParams.top_k, metavar="K", help="0 is off")
+    group.add_argument("--min-p", type=float, default=SamplingParams.min_p, metavar="P", help="0 is off")
+    penalty = SamplingParams.repetition_penalty
+    group.add_argument("--repetition-penalty", type=float, default=penalty, metavar="X", help="1 is off")
+
+
+def _add_output_flags(group: Any) -> None:
+    group.add_argument("--json", metavar="PATH", help="write the trace there; - writes it, alone, to standard output")
+    group.add_argument("--color", choices=COLOR_CHOICES, default="auto", help="mark tokens; default: on a terminal")
+    group.add_argument("--show-drafts", action="store_true", help="show drafted tokens that were not kept, too")
+
+
+def run(args: argparse.Namespace) -> int:
+    request = _request(args)
+    _check_json_path(args.json)
+    session = Session(args.device, args.dtype, max_seconds=math.inf)
+    stop = threading.Event()
+    text_stream = sys.stderr if args.json == "-" else sys.stdout
+    printer = TokenPrinter(text_stream, wants_color(args.color, text_stream), args.show_drafts)
+    with _started(session, request, stop) as live:
+        try:
+            with _interrupt_sets(stop):
+                _stream(live, printer)
+        finally:
+            _write_json(args.json, live.trace)
+        _summarize(live.trace, printer, sys.stderr)
+    return INTERRUPTED if stop.is_set() else 0
+
+
+def _request(args: argparse.Namespace) -> RunRequest:
+    spec = find_pair(args.pair)
+    if args.method not in METHODS:
+        raise CactusError(f"method is {args.method!r}; {', '.join(METHODS)} are allowed")
+    return RunRequest(
+        pair=args.pair,
+        method=args.method,
+        params=rule_params(args, args.method),
+        num_draft_tokens=spec.draft_length if args.draft_length is None else args.draft_length,
+        sampling=SamplingParams(
+            temperature=spec.temperature if args.temperature is None else args.temperature,
+            top_p=args.top_p,
+            top_k=args.top_k,
+            min_p=args.min_p,
+            repetition_penalty=args.repetition_penalty,
+        ),
+        max_new_tokens=args.max_new_tokens,
+        seed=args.seed,
+        prompt=sys.stdin.read() if args.prompt == "-" else args.prompt,
+        system=args.system,
+        stop=tuple(args.stop),
+    )
+
+
+def _check_json_path(path: str | None) -> None:
+    """Before the run, not after it."""
+    if path not in (None, "-") and (Path(path).is_dir() or not Path(path).absolute().parent.is_dir()):
+        raise CactusError(f"--json is {path!r}; a file in a folder that exists is needed")
+
+
+def _started(session: Session, request: RunRequest, stop: threading.Event) -> LiveRun:
+    progress = ProgressLine(sys.stderr) if sys.stderr.isatty() else None
+    try:
+        return session.start(request, stop=stop, progress=progress)
+    finally:
+        if progress is not None:
+            progress.close()
+
+
+@contextlib.contextmanager
+def _interrupt_sets(stop: threading.Event) -> Iterator[None]:
+    """The first Ctrl-C ends the run after its round, so that nothing produced is lost; the second ends at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only there can signals be handled
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def handle(number: int, frame: object) -> None:
+        stop.set()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _stream(live: LiveRun, printer: TokenPrinter) -> None:
+    try:
+        for round_ in live:
+            printer.write(round_.tokens)
+    finally:
+        printer.stream.write("\n")
+
+
+def _write_json(path: str | None, trace: Trace) -> None:
+    if path == "-":
+        if hasattr(sys.stdout, "reconfigure"):
+            sys.stdout.reconfigure(encoding="utf-8")  # as JSON is, whatever the terminal's
+        sys.stdout.write(trace.to_json() + "\n")
+        sys.stdout.flush()
+    elif path is not None:
+        Path(path).write_text(trace.to_json() + "\n", encoding="utf-8")
+
+
+def _summarize(trace: Trace, printer: TokenPrinter, stream: TextIO) -> None:
+    """To stderr, so that a pipe or file gets the text alone."""
+    if legend := printer.legend(_statuses(trace, printer.drafts)):
+        stream.write(f"\n{legend}\n")
+    stream.write(summary(trace) + "\n")
+
+
+def _statuses(trace: Trace, drafts: bool) -> list[str]:
+    seen = dict.fromkeys(token.status for round_ in trace.rounds for token in round_.tokens)
+    return [status for status in seen if drafts or status not in ("rejected", "discarded")]
+
+
+def summary(trace: Trace) -> str:
+    """Everything measured, in one line; what is not defined is left out."""
+    metrics = trace.metrics()
+    parts = [f"{metrics.generated_tokens} tokens in {metrics.seconds:.1f} s ({trace.stop_reason})"]
+    figures = (
+        (metrics.tokens_per_second, "{:.1f} tokens/s"),
+        (metrics.speedup, "speedup {:.2f}×"),
+        (metrics.accepted_length, "AL {:.2f}"),
+        (metrics.acceptance_rate, "acceptance rate {:.0%}"),
+        (metrics.mean_kl, "mean KL {:.3f} nats"),
+    )
+    parts += [pattern.format(value) for value, pattern in figures if value is not None]
+    return " · ".join([*parts, f"seed {trace.seed}"])
