@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import os
 
+from cactus.ui import space  # before torch, which what `main` imports brings in
+
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Options; what is not given is left to Gradio's variables."""
@@ -23,8 +25,6 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> None:
     """Build the page, start to load the default pair beside it, and serve."""
     args = parse_args(argv)
-    from cactus.ui import space  # before torch, which the others import
-
     from cactus.session import RunRequest, Session
     from cactus.ui.desk import Loader
     from cactus.ui.layout import build
@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> None:
     loader.start(RunRequest.pair)
     demo.launch(
         server_name=args.host or os.environ.get("GRADIO_SERVER_NAME") or ("0.0.0.0" if space.IS_SPACE else "127.0.0.1"),
-        server_port=args.port or int(os.environ.get("GRADIO_SERVER_PORT", "7860")),
+        server_port=args.port,
         share=args.share,
         mcp_server=args.mcp,
         ssr_mode=False,

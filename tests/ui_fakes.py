@@ -120,7 +120,12 @@ class FakeSession:
     """What the page asks of a session, without a model. `runs` and `released` count starts and ends."""
 
     def __init__(
-        self, pause: float = 0.0, load_seconds: float = 0.0, count: int = 12, error: str = "", fail_at: int | None = None
+        self,
+        pause: float = 0.0,
+        load_seconds: float = 0.0,
+        count: int = 12,
+        error: str = "",
+        fail_at: int | None = None,
     ) -> None:
         self.pause, self.load_seconds, self.count, self.error, self.fail_at = pause, load_seconds, count, error, fail_at
         self.runs = self.released = 0

@@ -70,7 +70,7 @@ def _sampling(parts: Parts) -> None:
         parts.controls[last.name] = _control(last, last.name.replace("_", "-"))
         with gr.Row(elem_id="seed-row"):
             parts.controls["seed"] = gr.Number(
-                settings.SEED.default, label=settings.SEED.label, info=settings.SEED.help, elem_id="seed",
+                0, label=settings.SEED.label, info=settings.SEED.help, elem_id="seed",
                 precision=0, min_width=90, scale=4,
             )  # fmt: skip
             parts.other["dice"] = gr.Button("New seed", elem_id="dice", min_width=24, scale=0)
@@ -89,5 +89,5 @@ def _control(parameter: Parameter, elem_id: str) -> Any:
     if parameter.choices is not None:
         return gr.Dropdown(list(parameter.choices), filterable=False, **common)
     if parameter.minimum is None or parameter.maximum is None:
-        return gr.Number(step=parameter.step or 1, **common)
+        return gr.Number(step=parameter.step or 1.0, **common)
     return gr.Slider(parameter.minimum, parameter.maximum, step=parameter.step, buttons=[], **common)

@@ -17,7 +17,7 @@ def note(*lines: str, share: float | None = None, busy: bool = False, bad: bool 
 
 def method_note(name: object) -> str:
     """What a method does and its formula."""
-    method = methods().get(name)  # type: ignore[call-overload]
+    method = methods().get(name) if isinstance(name, str) else None
     return note(method.summary, method.formula) if method else note("unknown method", bad=True)
 
 

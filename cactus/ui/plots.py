@@ -9,42 +9,54 @@ from __future__ import annotations
 
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import plotly.graph_objects as go
 
 from cactus.metrics import PositionCount, SeriesPoint, Tally, series_point
 from cactus.trace import Round, Trace
+from cactus.ui.figures import BLUE, GREEN, GREY, ORANGE, RED, VIOLET, bare, dots, line, remark
 
-# Mid-tones that keep 3:1 on white and on near-black; the page colours text and grid to its theme.
-GREEN, ORANGE, BLUE, RED, GREY, VIOLET = "#2c9c5d", "#d9730d", "#3f83f0", "#e0474c", "#858b94", "#8f6ae0"
 Points = dict[int, dict[str, list[Any]]]
 """Trace index → attribute → values to append."""
 
 
-class Plot(Protocol):
-    """A live plot: its bare figure, and what one round adds to it."""
+class Plot(ABC):
+    """A live plot of a run with these settings: its bare figure, and what one round adds to it."""
 
-    replaces: bool  # whether `points` are the whole trace (true) or an addition to it
-
-    def figure(self) -> go.Figure: ...
-    def points(self, round_: Round, point: SeriesPoint, positions: Sequence[PositionCount]) -> Points: ...
-
-
-class AcceptedLength:
-    """Bars per round, coloured and hatched by how the round ended, with the running mean."""
-
-    replaces = False
-    endings = {
-        "recovered": (0, "ended by a rejection", ORANGE, "/"),
-        "bonus": (1, "all accepted", BLUE, ""),
-        "accepted": (2, "cut by a stop", GREY, "x"),
-        "sampled": (2, "cut by a stop", GREY, "x"),
-    }
+    replaces: ClassVar[bool] = False  # whether `points` are the whole plot (true) or an addition to it
 
     def __init__(self, header: Trace) -> None:
         self.m = header.num_draft_tokens
+        self.measured = header.baseline is not None
+        delta = header.params.get("delta")
+        self.delta = float(delta) if isinstance(delta, (int, float)) else None
+
+    def say_if_alone(self, figure: go.Figure) -> None:
+        """Where nothing is drafted, an empty plot says why."""
+        if not self.m:
+            remark(figure, "the verifier alone drafts nothing")
+
+    @abstractmethod
+    def figure(self) -> go.Figure:
+        """The figure without points."""
+
+    @abstractmethod
+    def points(self, round_: Round, point: SeriesPoint, positions: Sequence[PositionCount]) -> Points:
+        """What this round adds, or all there is to see after it."""
+
+
+class AcceptedLength(Plot):
+    """Bars per round, coloured and hatched by how the round ended, with the running mean."""
+
+    endings: ClassVar = {
+        "recovered": (0, "ended by a rejection", ORANGE, "/"),
+        "bonus": (1, "all accepted", BLUE, ""),
+        "accepted": (2, "cut by the end", GREY, "x"),
+        "sampled": (2, "cut by the end", GREY, "x"),
+    }
 
     def figure(self) -> go.Figure:
         looks = dict(sorted((index, look) for index, *look in self.endings.values()))
@@ -59,11 +71,14 @@ class AcceptedLength:
             x=[], y=[], name="mean", mode="lines", line={"color": VIOLET, "width": 2},
             hovertemplate="mean of rounds 1–%{x}: %{y:.2f}<extra></extra>",
         )  # fmt: skip
-        figure = _figure([*bars, mean], "Accepted length per round", "round", "tokens accepted (AL)")
+        figure = bare([*bars, mean], "Accepted length per round", "round", "tokens accepted (AL)")
         figure.update_layout(barmode="overlay", bargap=0.15)
+        self.say_if_alone(figure)
         return figure.update_yaxes(range=[0, max(self.m, 1) + 0.3], tick0=0, dtick=max(1, math.ceil(self.m / 5)))
 
     def points(self, round_: Round, point: SeriesPoint, positions: Sequence[PositionCount]) -> Points:
+        if not self.m:
+            return {}
         index, number = self.endings.get(point.ended, self.endings["accepted"])[0], point.round_index + 1
         return {
             index: {"x": [number], "y": [point.accepted_length]},
@@ -71,25 +86,20 @@ class AcceptedLength:
         }
 
 
-class Speedup:
+class Speedup(Plot):
     """Measured speedup over generated tokens, the ideal one, and 1×."""
 
-    replaces = False
-
-    def __init__(self, header: Trace) -> None:
-        self.measured = header.baseline is not None
-
     def figure(self) -> go.Figure:
-        figure = _figure(
+        figure = bare(
             [
-                _line("measured", GREEN, 2.5, "solid", "%{x} tokens: %{y:.2f}× measured"),
-                _line("ideal", GREY, 1.5, "dash", "%{x} tokens: %{y:.2f}× ideal"),
-                _line("1× (verifier alone)", RED, 1, "dot", "1×: the verifier alone"),
+                line("measured", GREEN, 2.5, "solid", "%{x} tokens: %{y:.2f}× measured"),
+                line("ideal", GREY, 1.5, "dash", "%{x} tokens: %{y:.2f}× ideal"),
+                line("1× (verifier alone)", RED, 1, "dot", "1×: the verifier alone"),
             ],
             "Speedup over the verifier alone", "generated tokens", "speedup (×)",
         )  # fmt: skip
         if not self.measured:
-            _remark(figure, "the verifier alone was not measured")
+            remark(figure, "the verifier alone was not measured")
         return figure.update_yaxes(rangemode="tozero")
 
     def points(self, round_: Round, point: SeriesPoint, positions: Sequence[PositionCount]) -> Points:
@@ -97,13 +107,10 @@ class Speedup:
         return {index: {"x": [point.generated_tokens], "y": [value]} for index, value in enumerate(ys)}
 
 
-class ByPosition:
+class ByPosition(Plot):
     """Acceptance by place in the draft: of those judged there, and of all drafted."""
 
     replaces = True
-
-    def __init__(self, header: Trace) -> None:
-        self.m = header.num_draft_tokens
 
     def figure(self) -> go.Figure:
         judged = go.Bar(
@@ -115,7 +122,8 @@ class ByPosition:
             line={"color": VIOLET, "width": 2}, marker={"size": 6},
             hovertemplate="draft %{x}: %{y:.0%} of all drafted<extra></extra>",
         )  # fmt: skip
-        figure = _figure([judged, survive], "Acceptance by draft position", "draft position", "accepted (share)")
+        figure = bare([judged, survive], "Acceptance by draft position", "draft position", "accepted (share)")
+        self.say_if_alone(figure)
         figure.update_xaxes(range=[0.4, max(self.m, 1) + 0.6], dtick=1 if self.m <= 8 else 2, tick0=1)
         return figure.update_yaxes(range=[0, 1.05], tickformat=".0%", dtick=0.25)
 
@@ -127,24 +135,19 @@ class ByPosition:
         }
 
 
-class Divergence:
+class Divergence(Plot):
     """What every judged token spent, against δ where the method declares one."""
-
-    replaces = False
-
-    def __init__(self, header: Trace) -> None:
-        delta = header.params.get("delta")
-        self.delta = float(delta) if isinstance(delta, (int, float)) else None
 
     def figure(self) -> go.Figure:
         traces = [
-            _dots("h, accepted", GREEN, "circle"),
-            _dots("h, rejected", RED, "x"),
-            _line("output", BLUE, 1.5, "solid", "token %{x}: %{y:.3g} nats in the output"),
+            dots("h, accepted", GREEN, "circle"),
+            dots("h, rejected", RED, "x"),
+            line("output", BLUE, 1.5, "solid", "token %{x}: %{y:.3g} nats in the output"),
         ]
         if self.delta is not None:
-            traces.append(_line(f"δ = {self.delta:g}", VIOLET, 1.5, "dash", f"budget δ = {self.delta:g} nats a step"))
-        figure = _figure(traces, "Divergence per token: KL(h‖q), KL(output‖q)", "token", "divergence (nats)")
+            traces.append(line(f"δ = {self.delta:g}", VIOLET, 1.5, "dash", f"budget δ = {self.delta:g} nats a step"))
+        figure = bare(traces, "Divergence per token: KL(h‖q), KL(output‖q)", "token", "divergence (nats)")
+        self.say_if_alone(figure)
         return figure.update_yaxes(rangemode="tozero")
 
     def points(self, round_: Round, point: SeriesPoint, positions: Sequence[PositionCount]) -> Points:
@@ -160,7 +163,7 @@ class Divergence:
         return added
 
 
-KINDS: tuple[type[Plot], ...] = (AcceptedLength, Speedup, ByPosition, Divergence)  # type: ignore[assignment]
+KINDS: tuple[type[Plot], ...] = (AcceptedLength, Speedup, ByPosition, Divergence)
 
 
 def figure_line(plot: Plot) -> str:
@@ -190,7 +193,7 @@ def merge(plot: Plot, batches: Iterable[Points]) -> Points:
 
 def figures(trace: Trace) -> list[go.Figure]:
     """The four plots of a whole trace, as the page shows them at its end."""
-    plots = [kind(trace) for kind in KINDS]  # type: ignore[call-arg]
+    plots = [kind(trace) for kind in KINDS]
     tally = Tally(trace.baseline.seconds_per_token if trace.baseline else None)
     batches: list[list[Points]] = [[] for _ in plots]
     for round_ in trace.rounds:
@@ -209,37 +212,3 @@ def _with(figure: go.Figure, points: Points) -> go.Figure:
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
-
-
-def _line(name: str, color: str, width: float, dash: str, hover: str) -> go.Scatter:
-    return go.Scatter(
-        x=[], y=[], name=name, mode="lines", line={"color": color, "width": width, "dash": dash},
-        hovertemplate=hover + "<extra></extra>",
-    )  # fmt: skip
-
-
-def _dots(name: str, color: str, symbol: str) -> go.Scatter:
-    return go.Scatter(
-        x=[], y=[], name=name, mode="markers", marker={"color": color, "symbol": symbol, "size": 5},
-        hovertemplate="token %{x}: %{y:.3g} nats<extra></extra>",
-    )  # fmt: skip
-
-
-def _remark(figure: go.Figure, text: str) -> None:
-    figure.add_annotation(text=text, showarrow=False, x=0.5, y=0.5, xref="paper", yref="paper")
-
-
-def _figure(traces: Sequence[Any], title: str, x_title: str, y_title: str) -> go.Figure:
-    figure = go.Figure(list(traces))
-    figure.update_layout(
-        template="none",
-        title={"text": title, "x": 0, "xref": "paper", "y": 1, "yref": "container", "yanchor": "top", "pad": {"t": 5}, "font": {"size": 12.5}},
-        font={"size": 10.5},
-        margin={"l": 52, "r": 10, "t": 38, "b": 33},
-        legend={"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "font": {"size": 10}},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        hovermode="closest",
-    )
-    figure.update_xaxes(title={"text": x_title, "standoff": 2, "font": {"size": 11}}, zeroline=False, automargin=False)
-    return figure.update_yaxes(title={"text": y_title, "standoff": 3, "font": {"size": 11}}, zeroline=False, automargin=False)

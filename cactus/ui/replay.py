@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -101,11 +101,11 @@ def read_trace(path: str | None) -> Trace:
     """A trace from a file a visitor chose. `ValueError` says what is wrong with it."""
     if path is None:
         raise CactusError("no file was chosen")
-    size = os.path.getsize(path)
+    file = Path(path)
+    size = file.stat().st_size
     if size > MAX_FILE_BYTES:
         raise CactusError(f"the file is {size / 1e6:.0f} MB; the page reads traces up to {MAX_FILE_BYTES / 1e6:.0f} MB")
-    with open(path, "rb") as file:
-        trace = Trace.from_json(file.read())
+    trace = Trace.from_json(file.read_bytes())
     tokens = sum(len(round_.tokens) for round_ in trace.rounds)
     if tokens > MAX_TOKENS:
         raise CactusError(f"the trace has {tokens:,} tokens; the page shows up to {MAX_TOKENS:,}")

@@ -120,9 +120,8 @@ def to_query(values: Mapping[str, Any]) -> str:
     """The settings as a URL query; what is at its default, or too long for a link, is left out."""
     usual = defaults()
     query = {key: values[key] for key in ("pair", "method") if values[key] != usual[key]}
-    method = methods().get(values["method"])
-    for parameter in method.parameters if method else ():
-        _put(query, parameter.name, values[method.key(parameter)], parameter.default)
+    for key, parameter in _own(values["method"]):
+        _put(query, parameter.name, values[key], parameter.default)
     for parameter in SHARED:
         _put(query, parameter.name, values[parameter.name], parameter.default)
     _put(query, "seed", "random" if values["seed"] in (None, "") else values["seed"], usual["seed"])
@@ -160,16 +159,21 @@ def _put(query: dict[str, Any], name: str, value: Any, usual: Any) -> None:
 
 def _checks(values: Mapping[str, Any], pairs: Collection[str]) -> Iterator[tuple[str, Any]]:
     """Each key that matters for the chosen method, with the function that reads its value."""
-    method = methods().get(values.get("method"))  # type: ignore[arg-type]
     yield "pair", lambda value: _one_of("pair", value, pairs)
     yield "method", lambda value: _one_of("method", value, methods())
-    for parameter in method.parameters if method else ():
-        yield method.key(parameter), parameter.check
+    for key, parameter in _own(values.get("method")):
+        yield key, parameter.check
     for parameter in SHARED:
         yield parameter.name, parameter.check
     yield "seed", read_seed
     yield "system", _read_text
     yield "prompt", _read_prompt
+
+
+def _own(name: Any) -> list[tuple[str, Parameter]]:
+    """The parameters of a method, with their keys; none for a method there is not."""
+    method = methods().get(name) if isinstance(name, str) else None
+    return [(method.key(parameter), parameter) for parameter in method.parameters] if method else []
 
 
 def _one_of(what: str, value: Any, allowed: Collection[str]) -> str:

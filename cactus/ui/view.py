@@ -22,7 +22,7 @@ class View:
         self.header = header
         self.tally = _tally(header)
         self._tokens = [render.run_line(secrets.token_hex(8), header)]
-        self._plots = [kind(header) for kind in plots.KINDS]  # type: ignore[call-arg]
+        self._plots = [kind(header) for kind in plots.KINDS]
         self._lines = [[plots.figure_line(plot)] for plot in self._plots]
         self._waiting: list[list[plots.Points]] = [[] for _ in self._plots]
         self._joined: list[str] = [""] * (1 + len(self._plots))
@@ -102,5 +102,5 @@ def _blank(tokens: str) -> Shown:
         pair="", method="", params={}, num_draft_tokens=5, sampling={}, max_new_tokens=0, seed=0, device="", dtype="",
         versions={}, prompt="", prompt_tokens=0, baseline=Baseline(seconds_per_token=1.0, steps=1, how=""),
     )  # fmt: skip
-    figures = [plots.figure_line(kind(empty)) for kind in plots.KINDS]  # type: ignore[call-arg]
+    figures = [plots.figure_line(kind(empty)) for kind in plots.KINDS]
     return (tokens, tiles.to_json(tiles.tiles(Tally().metrics(), drafts=True)), *figures)  # type: ignore[return-value]
