@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cactus.evidence import Evidence, Top
-from cactus.text import StopStrings, TextStream
+from cactus.text import REPLACEMENT, StopStrings, TextStream
 from cactus.trace import Status, StopReason, Token, TopToken
 from cactus.verdict import Verdict
 
@@ -75,7 +75,8 @@ class TokenWriter:
         for index in range(start, len(drafted)):
             refused = rejected and index == start
             numbers = evidence[index] if refused else _unjudged(evidence[index])
-            text, position = aside.push(drafted[index]), self.emitted + index - start
+            # Behind half a character the half shows up as a replacement character: not this token's text.
+            text, position = aside.push(drafted[index]).lstrip(REPLACEMENT), self.emitted + index - start
             records.append(
                 self._record(drafted[index], text, "rejected" if refused else "discarded", position, numbers)
             )
