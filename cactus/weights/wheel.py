@@ -149,6 +149,8 @@ def _failure(log: Path, otherwise: str) -> Exception:
     lines = log.read_text(errors="replace").strip().splitlines()
     if any("No space left on device" in line for line in lines):
         return no_space("")
+    if any("connection broken" in line for line in lines):
+        return SourceError("not reachable")  # pip's last words would be that there is no such package
     errors = [line for line in lines if "error" in line.lower()] or lines or [otherwise]
     return SourceError(errors[-1].removeprefix("ERROR: ").strip()[:300])
 
