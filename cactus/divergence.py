@@ -44,13 +44,14 @@ def wide(tensor: Tensor) -> Tensor:
 
 def entropy(probs: Tensor) -> Tensor:
     """H = −Σ p ln p, in nats."""
-    return torch.special.entr(probs).sum(-1)
+    return -(probs * _log(probs)).sum(-1).clamp(max=0)
 
 
 def kl(probs: Tensor, reference: Tensor) -> Tensor:
     """KL(probs ‖ reference); infinite where probs has mass that the reference lacks."""
-    terms = probs * (probs.log() - reference.log())
-    return torch.where(probs > 0, terms, 0.0).sum(-1).clamp(min=0)
+    total = (probs * (_log(probs) - _log(reference))).sum(-1).clamp(min=0)
+    outside = (probs * (reference == 0)).sum(-1)
+    return torch.where(outside > 0, torch.inf, total)
 
 
 def reverse_kl(probs: Tensor, reference: Tensor) -> Tensor:
@@ -167,6 +168,11 @@ def largest_within(
         low, high = torch.where(fits, middle, low), torch.where(fits, high, middle)
         moved_low = fits
     return low
+
+
+def _log(probs: Tensor) -> Tensor:
+    """ln, but finite at 0, where it is only ever multiplied by 0: log(0) is ten times slower."""
+    return probs.clamp(min=torch.finfo(probs.dtype).tiny).log()
 
 
 def _named(divergence: str) -> Divergence:

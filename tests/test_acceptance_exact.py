@@ -14,10 +14,10 @@ from cactus.acceptance.lift_output import lift_scale
 from cactus.divergence import chi2, kl, output_probs, total_variation
 
 TOLERANCE = 1e-12
-PAIRS = [*exact.CORNERS.values(), *exact.random_pairs(24, seed=7)]
+PAIRS = [*exact.CORNERS.values(), *exact.random_pairs(12, seed=7)]
 BY_FORMULA = [s for s in exact.SETTINGS if s[0] != "mentored"]  # it has a test file of its own
 LIFTS = ("sps", "cactus", "cactus_exact", "cactus_adaptive", "cactus_budget")
-thorough = settings(max_examples=30, deadline=None, derandomize=True)
+thorough = settings(max_examples=20, deadline=None, derandomize=True)
 
 
 def each(settings_list):
@@ -155,17 +155,26 @@ def test_output_on_a_large_vocabulary_equals_the_quadratic_definition(setting):
     assert gap(output_probs(rule, draft, verifier), expected) < TOLERANCE
 
 
-@pytest.mark.parametrize("setting", [("cactus", {"delta": 1e-6}), ("cactus_exact", {"delta": 1e-6})])
-def test_output_of_fifty_thousand_tokens_takes_no_more_than_a_tenth_of_a_second(setting):
+@pytest.fixture
+def one_thread():
+    """So that processor time is what one core takes, whatever else the machine is doing."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("name", ["sps", "cactus", "cactus_exact", "mentored"])
+def test_output_of_fifty_thousand_tokens_takes_a_tenth_of_a_second_at_most(name, one_thread):
     """Thousands of tokens that can be rejected, and thousands between their scales."""
     generator = torch.Generator().manual_seed(4)
     draft, verifier = (exact.random_row(50_000, generator, 0.5) for _ in range(2))
-    rule = exact.made(setting)
+    rule = make_rule(name) if name == "sps" else make_rule(name, delta=1e-6)
     seconds = []
     for _ in range(5):
-        start = time.perf_counter()
+        start = time.process_time()
         output = output_probs(rule, draft, verifier)
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.process_time() - start)
     assert output.sum().item() == pytest.approx(1.0, abs=1e-9)
     assert min(seconds) < 0.1
 
