@@ -35,10 +35,8 @@ def token(text: str, status: str, position: int, **fields: Any) -> Token:
     if judged:
         numbers |= {"kl": 0.12, "output_kl": 0.04}
     tops = tuple(TopToken(id=place, text=f" word{place}", prob=0.5 / (place + 1)) for place in range(5))
-    return Token(
-        id=len(text) + 17, text=text, status=status, position=position,  # type: ignore[arg-type]
-        top_draft=tops if drafted else (), top_verifier=tops, **(numbers | fields),
-    )  # fmt: skip
+    numbers |= {"top_draft": tops if drafted else (), "top_verifier": tops}
+    return Token(id=len(text) + 17, text=text, status=status, position=position, **(numbers | fields))
 
 
 def make_round(index: int, accepted: int, drafted: int, position: int, chance: random.Random) -> Round:
