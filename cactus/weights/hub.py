@@ -12,12 +12,21 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from cactus.weights.process import Growth, run_thread
 from cactus.weights.source import Progress, SourceError, require_space
 
 PATTERNS = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt"]
 REACH_SECONDS = 4.0
 STALL_SECONDS = 60.0
+
+
+class _NoBar(tqdm):  # type: ignore[type-arg]
+    """The hub library's bar, not shown: our own progress is."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{**options, "disable": True})
 
 
 @dataclass(frozen=True)
@@ -67,7 +76,6 @@ class HubSource:
 
     def _download(self, folder: Path, commit: str | None) -> None:
         from huggingface_hub import snapshot_download
-        from tqdm import tqdm
 
         try:
             snapshot_download(
@@ -76,7 +84,7 @@ class HubSource:
                 local_dir=folder,
                 allow_patterns=PATTERNS,
                 ignore_patterns=["*/*"],
-                tqdm_class=functools.partial(tqdm, disable=True),  # our own progress is shown
+                tqdm_class=_NoBar,
             )
         except OSError as error:
             if error.errno is not None:  # the disk, not the hub

@@ -152,8 +152,14 @@ def require_complete(folder: Path) -> None:
 
 
 def _index_names(folder: Path) -> set[str]:
+    """The shards that must be there."""
     index = folder / "model.safetensors.index.json"
-    return set(json.loads(index.read_text())["weight_map"].values()) if index.exists() else set()
+    if not index.exists():
+        return set()
+    try:
+        return set(json.loads(index.read_text())["weight_map"].values())
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SourceError(f"{index.name} is damaged") from error
 
 
 def _is_whole(path: Path, record: FileRecord, verify: bool) -> bool:
@@ -181,6 +187,8 @@ def _sha256(path: Path) -> str:
 
 
 def _sync(path: Path) -> None:
+    if os.name != "posix":  # elsewhere folders cannot be opened
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
