@@ -80,10 +80,19 @@ Cactus.tokens = (element, props, watch) => {
     text.append(piece);
   };
 
+  const wait = ({ wait: message, share }) => {
+    const bar = find(".stream-wait progress");
+    find(".stream-wait p").textContent = message;
+    if (share === null) bar.removeAttribute("value");
+    else bar.value = share;
+    state("waiting");
+  };
+
   const read = (record) => {
     if (!record) return restart();
     const follows = body.scrollHeight - body.scrollTop - body.clientHeight < 40;
-    if (record.run) {
+    if (record.wait) wait(record);
+    else if (record.labels) {
       labels = record.labels;
       find(".stream-facts").textContent = record.facts;
       state("running");

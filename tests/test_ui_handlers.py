@@ -20,6 +20,8 @@ from cactus.ui.layout import build
 from cactus.ui.live import LiveHandlers
 from cactus.ui.page import PageHandlers, new_seed
 from cactus.ui.replay import ReplayHandlers, read_trace
+from cactus.ui.view import blank
+from cactus.ui.waiting import told
 
 
 def request(name: str = "one", **query: str) -> Any:
@@ -54,10 +56,10 @@ def play(handler: Any) -> list[Any]:
 def test_run_shows_every_round_and_keeps_the_trace():
     session = FakeSession(count=12)
     live, desk = place(session)
-    shown = list(live.run(request(), ignore, *row()))
+    shown = list(live.run(request(), *row()))
     records = lines(shown[-1][0])
     assert "run" in records[0] and "end" in records[-1]
-    assert [record["round"] for record in records[1:-1]] == list(range(1, 13))
+    assert [record["round"] for record in records[2:-1]] == list(range(1, 13))
     trace = desk.visit("one").show.trace
     assert len(trace.rounds) == 12 and trace.stop_reason == "length"
     assert (session.runs, session.released) == (1, 1)
@@ -67,7 +69,7 @@ def test_run_shows_every_round_and_keeps_the_trace():
 def test_run_asks_for_what_the_controls_say():
     session = FakeSession(count=1)
     live, _ = place(session)
-    list(live.run(request(), ignore, *row(method="tas", **{"tas.epsilon": 0.2}, draft_length=3, seed=5)))
+    list(live.run(request(), *row(method="tas", **{"tas.epsilon": 0.2}, draft_length=3, seed=5)))
     asked = session.requests[0]
     assert (asked.method, asked.params["epsilon"], asked.num_draft_tokens, asked.seed) == ("tas", 0.2, 3, 5)
 
@@ -76,7 +78,7 @@ def test_run_asks_for_what_the_controls_say():
 def test_a_bad_setting_is_said_and_starts_nothing(changes):
     session = FakeSession()
     live, _ = place(session)
-    (shown,) = live.run(request(), ignore, *row(**changes))
+    (shown,) = live.run(request(), *row(**changes))
     assert lines(shown[0])[-1]["failed"] is True
     assert lines(shown[0])[-1]["end"]
     assert session.runs == 0
@@ -99,18 +101,18 @@ def test_the_check_escapes_what_it_quotes():
 def test_an_error_of_the_session_is_shown_and_the_next_run_works():
     session = FakeSession(error="the weights <b>cannot</b> be had: no network")
     live, desk = place(session)
-    (shown,) = live.run(request(), ignore, *row())
+    (shown,) = live.run(request(), *row())
     assert lines(shown[0])[-1] == {"end": session.error, "failed": True}
     assert "<b>" not in shown[0]
     session.error = ""
-    assert "failed" in lines(list(live.run(request(), ignore, *row()))[-1][0])[-1]
+    assert "failed" in lines(list(live.run(request(), *row()))[-1][0])[-1]
     assert desk.visit("one").show.over.is_set()
 
 
 def test_a_fault_in_mid_run_frees_the_model_and_keeps_what_was_shown(caplog):
     session = FakeSession(count=6, fail_at=3)
     live, _ = place(session)
-    records = lines(list(live.run(request(), ignore, *row()))[-1][0])
+    records = lines(list(live.run(request(), *row()))[-1][0])
     assert [record["round"] for record in records if "round" in record] == [1, 2, 3]
     assert records[-1]["failed"] and "RuntimeError" in records[-1]["end"]
     assert session.released == 1
@@ -120,7 +122,7 @@ def test_a_fault_in_mid_run_frees_the_model_and_keeps_what_was_shown(caplog):
 def test_closing_the_generator_frees_the_model():
     session = FakeSession(count=50)
     live, desk = place(session)
-    running = live.run(request(), ignore, *row())
+    running = live.run(request(), *row())
     next(running)
     next(running)
     running.close()
@@ -132,12 +134,12 @@ def test_closing_the_generator_frees_the_model():
 
 
 def test_stop_ends_a_run_in_another_thread():
-    session = FakeSession(count=10_000, pause=0.005)
+    session = FakeSession(count=400, pause=0.05)
     live, desk = place(session)
     started = threading.Event()
 
     def go() -> None:
-        for _ in live.run(request(), ignore, *row()):
+        for _ in live.run(request(), *row()):
             started.set()
 
     thread = threading.Thread(target=go)
@@ -153,13 +155,13 @@ def test_stop_ends_a_run_in_another_thread():
 
 def test_stop_before_a_run_changes_nothing():
     live, _ = place(FakeSession())
-    assert live.stop(request()) == (gr.skip(),) * 6
+    assert live.stop(request()) == blank()
 
 
 def test_clear_forgets_a_run_that_is_still_going():
     session = FakeSession(count=30)
     live, desk = place(session)
-    running = live.run(request(), ignore, *row())
+    running = live.run(request(), *row())
     next(running)
     assert live.clear(request())[0] == ""
     list(running)
@@ -170,7 +172,7 @@ def test_clear_forgets_a_run_that_is_still_going():
 def test_a_closed_tab_stops_its_run_and_is_forgotten():
     session = FakeSession(count=30)
     live, desk = place(session)
-    running = live.run(request(), ignore, *row())
+    running = live.run(request(), *row())
     next(running)
     live.leave(request())
     assert len(desk) == 0
@@ -181,22 +183,46 @@ def test_a_closed_tab_stops_its_run_and_is_forgotten():
 
 def test_two_visitors_do_not_mix():
     live, desk = place(FakeSession(count=3))
-    first = live.run(request("one"), ignore, *row(seed=1))
-    second = live.run(request("two"), ignore, *row(method="ar"))
+    first = live.run(request("one"), *row(seed=1))
+    second = live.run(request("two"), *row(method="ar"))
     next(first), next(second)
     list(first), list(second)
     assert desk.visit("one").show.trace.method == "cactus"
     assert desk.visit("two").show.trace.method == "ar"
 
 
-def test_a_run_waits_for_the_pair_being_loaded_and_reports_it():
+def test_a_run_waits_for_the_pair_being_loaded_and_says_so():
     session = FakeSession(load_seconds=0.6, count=1)
-    loader, told = Loader(session), []
+    loader = Loader(session)
     live = LiveHandlers(session, loader, Desk())
     loader.start("smollm2-135m")
-    list(live.run(request(), lambda share, desc: told.append((share, desc)), *row()))
+    records = lines(list(live.run(request(), *row()))[-1][0])
     assert session.loaded
-    assert any("loading smollm2-135m" in text for _, text in told)
+    waits = [record for record in records if "wait" in record]
+    assert waits and all("loading smollm2-135m" in record["wait"] for record in waits)
+
+
+def test_progress_of_a_start_is_shown_while_it_lasts():
+    session = FakeSession(load_seconds=0.6, count=1)
+    live, _ = place(session)
+    records = lines(list(live.run(request(), *row()))[-1][0])
+    waits = [record["share"] for record in records if "wait" in record]
+    assert len(waits) > 1 and waits == sorted(waits)
+
+
+def test_leaving_while_a_run_is_prepared_frees_the_model():
+    session = FakeSession(load_seconds=0.6, count=1)
+    live, desk = place(session)
+    running = live.run(request(), *row())
+    assert "wait" in lines(next(running)[0])[-1]
+    running.close()
+    assert (session.runs, session.released) == (1, 1)
+    assert desk.visit("one").show.over.is_set()
+
+
+def test_what_fails_in_the_thread_fails_here():
+    with pytest.raises(ZeroDivisionError):
+        list(told(lambda report: 1 / 0, threading.Event()))
 
 
 def test_a_failed_load_is_logged_and_ends_the_waiting(caplog):

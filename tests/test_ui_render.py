@@ -12,7 +12,7 @@ from ui_fakes import make_round, make_rounds, make_trace, token
 
 from cactus.trace import Trace
 from cactus.ui import render, tiles
-from cactus.ui.view import View, blank, failed
+from cactus.ui.view import View, blank
 
 HOSTILE = [
     "<img src=x onerror=alert(1)>",
@@ -218,9 +218,21 @@ def test_view_takes_up_rounds_and_a_baseline_that_came_with_the_end():
     assert "figure" in speedup[-2] and len(speedup[-1]["extend"]["0"]["y"]) == 6
 
 
+def test_a_view_says_what_it_waits_for_before_it_begins():
+    view = View()
+    assert view.shown() == blank()
+    view.wait(0.25, "loading")
+    view.wait(None, "reading the prompt")
+    view.begin(make_trace(count=0))
+    records = lines(view.shown()[0])
+    assert list(records[0]) == ["run"]
+    assert records[1:3] == [{"wait": "loading", "share": 0.25}, {"wait": "reading the prompt", "share": None}]
+    assert "facts" in records[3]
+
+
 def test_blank_and_failed_start_afresh():
     assert blank()[0] == ""
     assert [tile["value"] for tile in json.loads(blank()[1])] == ["–"] * 6
-    one, other = failed("no"), failed("no")
+    one, other = View().failed("no"), View().failed("no")
     assert lines(one[0])[-1] == {"end": "no", "failed": True}
     assert lines(one[0])[0]["run"] != lines(other[0])[0]["run"]

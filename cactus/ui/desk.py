@@ -35,7 +35,7 @@ class Show:
 
     stop: threading.Event = field(default_factory=threading.Event)
     over: threading.Event = field(default_factory=threading.Event)
-    view: View | None = None
+    view: View = field(default_factory=View)
     trace: Trace | None = None
     stepped: int = 0  # rounds shown of a replay that goes round by round
 

@@ -11,16 +11,16 @@ from typing import Any
 
 import gradio as gr
 
-from cactus.session import Progress, RunRequest
+from cactus.session import RunRequest
 from cactus.trace import Round, Trace
 from cactus.ui import settings, space
 from cactus.ui.desk import Desk, Loader, Runs, Show
-from cactus.ui.view import Shown, View, blank, failed
+from cactus.ui.view import Shown, blank
+from cactus.ui.waiting import Told, told
 
 TEXT_SECONDS = 0.08  # the text is sent at most this often,
 PLOT_SECONDS = 0.25  # and the plots this often
 STOP_PATIENCE = 5.0
-NO_CHANGE = (gr.skip(),) * 6  # for the text, the tiles and the four plots
 
 log = logging.getLogger(__name__)
 
@@ -43,32 +43,27 @@ class LiveHandlers:
         wrong = settings.problems(settings.as_values(row), self.pairs())
         return [gr.validate(key not in wrong, html.escape(wrong.get(key, ""))) for key in settings.control_keys()]
 
-    def run(self, request: gr.Request, progress: gr.Progress = gr.Progress(), *row: Any) -> Iterator[Shown]:  # noqa: B008
+    def run(self, request: gr.Request, *row: Any) -> Iterator[Shown]:
         """Run what the controls say and show it as it comes."""
         show = self.desk.visit(request.session_hash).begin()
-
-        def report(share: float | None, message: str) -> None:
-            progress(share, desc=message)
-
         try:
             wanted = settings.to_request(settings.as_values(row), self.pairs())
-            self.loader.wait(show.stop, report)
-            yield from self._shown(show, wanted, report)
+            yield from self._shown(show, wanted)
         except ValueError as error:
-            yield _failure(show, str(error))
+            yield show.view.failed(str(error))
         except Exception as error:
             log.exception("a run failed")
-            yield _failure(show, f"the run failed ({type(error).__name__}); the server's log says more")
+            yield show.view.failed(f"the run failed ({type(error).__name__}); the server's log says more")
         finally:
             show.stop.set()
             show.over.set()
 
-    def stop(self, request: gr.Request) -> Shown | tuple[Any, ...]:
+    def stop(self, request: gr.Request) -> Shown:
         """End the run or replay of this tab; shows what there is by then."""
         show = self.desk.visit(request.session_hash).show
         show.stop.set()
         show.over.wait(STOP_PATIENCE)
-        return show.view.shown() if show.view else NO_CHANGE
+        return show.view.shown()
 
     def clear(self, request: gr.Request) -> Shown:
         """End the run or replay of this tab and show nothing."""
@@ -79,31 +74,38 @@ class LiveHandlers:
         """The tab was closed or reloaded: free the model."""
         self.desk.leave(request.session_hash)
 
-    def _shown(self, show: Show, wanted: RunRequest, report: Progress) -> Iterator[Shown]:
-        """What to show once the prompt was read, as rounds come, and at the end."""
+    def _shown(self, show: Show, wanted: RunRequest) -> Iterator[Shown]:
+        """What to show while the run is prepared, as rounds come, and at the end."""
         text_due = plots_due = 0.0
+        view = show.view
         try:
-            with closing(self._records(show, wanted, report)) as records:
-                view = show.view = View(next(records))  # type: ignore[arg-type]
-                yield view.shown()
-                for round_ in records:
-                    view.add(round_)  # type: ignore[arg-type]
+            with closing(self._records(show, wanted)) as records:
+                for record in records:
+                    if not isinstance(record, Round):
+                        view.begin(record) if isinstance(record, Trace) else view.wait(*record)
+                        yield view.shown()
+                        continue
+                    view.add(record)
                     now = time.monotonic()
                     if now >= text_due:
                         yield view.shown(with_plots=now >= plots_due)
                         text_due = time.monotonic() + TEXT_SECONDS
                         plots_due = now + PLOT_SECONDS if now >= plots_due else plots_due
         finally:
-            if show.view and show.trace:
-                show.view.finish(show.trace)
-        yield show.view.shown()
+            if show.trace:
+                view.finish(show.trace)
+        yield view.shown()
 
-    def _records(self, show: Show, wanted: RunRequest, report: Progress) -> Generator[Trace | Round]:
-        """The trace before the first round, then the rounds; `show.trace` is complete when this is closed."""
+    def _records(self, show: Show, wanted: RunRequest) -> Generator[Told | Trace | Round]:
+        """What is being waited for, the trace before the first round, the rounds.
+
+        `show.trace` is complete when this is closed.
+        """
         if space.IS_ZERO_GPU:
             yield from self._records_apart(show, wanted)
             return
-        live = self.session.start(wanted, stop=show.stop, progress=report)
+        yield from told(lambda report: self.loader.wait(show.stop, report), show.stop)
+        live = yield from told(lambda report: self.session.start(wanted, stop=show.stop, progress=report), show.stop)
         try:
             with live:
                 yield live.trace
@@ -132,10 +134,3 @@ class LiveHandlers:
             yield live.trace
             yield from live
         yield live.trace
-
-
-def _failure(show: Show, message: str) -> Shown:
-    if show.view is None:
-        return failed(message)
-    show.view.fail(message)
-    return show.view.shown()

@@ -107,9 +107,19 @@ def _bars(top: tuple[TopToken, ...]) -> list[list[Any]]:
     return [[entry.text, round(entry.prob, 5), number(entry.prob)] for entry in top[:5]]
 
 
-def run_line(run_id: str, header: Trace) -> str:
+def run_line(run_id: str) -> str:
     """The first line of a run: it tells the page to start afresh."""
-    return line({"run": run_id, "labels": LABELS, "facts": facts(header)})
+    return line({"run": run_id})
+
+
+def wait_line(share: float | None, message: str) -> str:
+    """What is being done before the first round can begin."""
+    return line({"wait": message, "share": share})
+
+
+def header_line(header: Trace) -> str:
+    """The settings of a run, and what its tokens' numbers are called."""
+    return line({"facts": facts(header), "labels": LABELS})
 
 
 def round_line(round_: Round) -> str:

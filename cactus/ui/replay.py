@@ -6,15 +6,14 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import gradio as gr
 
 from cactus.errors import CactusError
 from cactus.trace import Trace
 from cactus.ui.desk import Desk, Show
-from cactus.ui.live import NO_CHANGE, PLOT_SECONDS, TEXT_SECONDS
-from cactus.ui.view import Shown, View, failed
+from cactus.ui.live import PLOT_SECONDS, TEXT_SECONDS
+from cactus.ui.view import Shown, View
 
 SPEEDS: dict[str, float] = {"true speed": 1.0, "½×": 0.5, "4×": 4.0, "round by round": 0.0}
 MAX_FILE_BYTES = 16 * 1024 * 1024
@@ -32,8 +31,9 @@ class ReplayHandlers:
         try:
             trace = read_trace(path)
         except ValueError as error:
-            self.desk.visit(request.session_hash).end()
-            yield failed(str(error))
+            show = self.desk.visit(request.session_hash).begin()
+            show.over.set()
+            yield show.view.failed(str(error))
             return
         async for shown in self._play(request, trace, speed):
             yield shown
@@ -47,12 +47,12 @@ class ReplayHandlers:
         async for shown in self._play(request, trace, speed):
             yield shown
 
-    def step(self, request: gr.Request) -> Shown | tuple[Any, ...]:
+    def step(self, request: gr.Request) -> Shown:
         """Show the next round of a replay that goes round by round."""
         show = self.desk.visit(request.session_hash).show
-        if show.trace is None or show.view is None or show.stepped >= len(show.trace.rounds):
+        if show.trace is None or show.stepped >= len(show.trace.rounds):
             gr.Info("No further round: press Replay to start again.")
-            return NO_CHANGE
+            return show.view.shown()
         show.view.add(show.trace.rounds[show.stepped])
         show.stepped += 1
         if show.stepped == len(show.trace.rounds):
@@ -70,7 +70,7 @@ class ReplayHandlers:
                 yield shown
         finally:
             if factor and show.view.tally.rounds < len(trace.rounds):
-                show.view.fail("Replay stopped.")
+                show.view.failed("Replay stopped.")
             show.stepped = show.view.tally.rounds
             show.over.set()
 

@@ -8,24 +8,55 @@ from __future__ import annotations
 import secrets
 
 from cactus.metrics import Metrics, Tally, series_point
+from cactus.settings import DEFAULT_DRAFT_TOKENS
 from cactus.trace import Baseline, Round, Trace
 from cactus.ui import plots, render, tiles
 
 Shown = tuple[str, str, str, str, str, str]
 """Values of: tokens, tiles, and the four plots."""
 
+NO_RUN = Trace(
+    pair="", method="", params={}, num_draft_tokens=DEFAULT_DRAFT_TOKENS, sampling={}, max_new_tokens=0, seed=0,
+    device="", dtype="", versions={}, prompt="", prompt_tokens=0,
+    baseline=Baseline(seconds_per_token=1.0, steps=1, how="none"),
+)  # fmt: skip
+"""Stands for the run that is not there yet: its plots are empty, and say nothing more."""
+
 
 class View:
     """The text, the tiles and the plots of a run so far. One addition costs as much as the round is long."""
 
-    def __init__(self, header: Trace) -> None:
+    def __init__(self, header: Trace | None = None) -> None:
+        self._run = secrets.token_hex(8)
+        self._tokens: list[str] = []
+        self._joined: list[str] = [""] * (1 + len(plots.KINDS))
+        self._set(header or NO_RUN)
+        self._begun = False
+        if header:
+            self.begin(header)
+
+    def _set(self, header: Trace) -> None:
+        """Tiles and plots of a run with these settings, without rounds."""
         self.header = header
-        self.tally = _tally(header)
-        self._tokens = [render.run_line(secrets.token_hex(8), header)]
+        self.tally = Tally(header.baseline.seconds_per_token if header.baseline else None)
         self._plots = [kind(header) for kind in plots.KINDS]
         self._lines = [[plots.figure_line(plot)] for plot in self._plots]
         self._waiting: list[list[plots.Points]] = [[] for _ in self._plots]
-        self._joined: list[str] = [""] * (1 + len(self._plots))
+
+    def wait(self, share: float | None, message: str) -> None:
+        """Say what is being done before the run can begin."""
+        self._say(render.wait_line(share, message))
+
+    def begin(self, header: Trace) -> None:
+        """The prompt was read: these are the settings, and the baseline if it was measured before."""
+        self._set(header)
+        self._say(render.header_line(header))
+
+    def _say(self, line: str) -> None:
+        if not self._begun:
+            self._tokens.append(render.run_line(self._run))
+            self._begun = True
+        self._tokens.append(line)
 
     @property
     def metrics(self) -> Metrics:
@@ -45,22 +76,18 @@ class View:
         for round_ in trace.rounds[self.tally.rounds :]:
             self.add(round_)
         if trace.baseline != self.header.baseline:
-            self._rebase(trace)
-        self._tokens.append(render.end_line(render.summary(trace, self.metrics)))
+            text = self._tokens
+            self._tokens = []
+            self._set(trace)
+            for round_ in trace.rounds:
+                self.add(round_)
+            self._tokens = text
+        self._say(render.end_line(render.summary(trace, self.metrics)))
 
-    def _rebase(self, trace: Trace) -> None:
-        """Tiles and plots anew, on the baseline of `trace`."""
-        fresh = View(trace)
-        for round_ in trace.rounds:
-            fresh.add(round_)
-        self.header, self.tally = trace, fresh.tally
-        self._plots, self._waiting = fresh._plots, fresh._waiting
-        for lines, again in zip(self._lines, fresh._lines, strict=True):
-            lines += again
-
-    def fail(self, message: str) -> None:
-        """Show why the run ended early."""
-        self._tokens.append(render.end_line(message, failed=True))
+    def failed(self, message: str) -> Shown:
+        """What to show of a run that ended early, and why it did."""
+        self._say(render.end_line(message, failed=True))
+        return self.shown()
 
     def shown(self, with_plots: bool = True) -> Shown:
         """The values to send; without the plots their last values are repeated, which costs nothing to send."""
@@ -82,25 +109,6 @@ class View:
         return self._joined[index]
 
 
-def _tally(header: Trace) -> Tally:
-    return Tally(header.baseline.seconds_per_token if header.baseline else None)
-
-
 def blank() -> Shown:
     """What is shown before a run: no text, dashes, empty plots."""
-    return _blank("")
-
-
-def failed(message: str) -> Shown:
-    """What is shown of a run that never began."""
-    first = render.line({"run": secrets.token_hex(8), "labels": render.LABELS, "facts": ""})
-    return _blank(first + render.end_line(message, failed=True))
-
-
-def _blank(tokens: str) -> Shown:
-    empty = Trace(
-        pair="", method="", params={}, num_draft_tokens=5, sampling={}, max_new_tokens=0, seed=0, device="", dtype="",
-        versions={}, prompt="", prompt_tokens=0, baseline=Baseline(seconds_per_token=1.0, steps=1, how=""),
-    )  # fmt: skip
-    figures = [plots.figure_line(kind(empty)) for kind in plots.KINDS]
-    return (tokens, tiles.to_json(tiles.tiles(Tally().metrics(), drafts=True)), *figures)  # type: ignore[return-value]
+    return View().shown()

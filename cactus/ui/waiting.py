@@ -1,0 +1,46 @@
+"""Waiting that can be watched: work that reports its progress runs in a thread, and what it says is yielded here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from typing import TypeVar
+
+from cactus.session import Progress
+
+Told = tuple[float | None, str]
+"""The share done, or None where unknown, and what is going on."""
+Result = TypeVar("Result")
+LOOK_SECONDS = 0.1
+
+
+def told(work: Callable[[Progress], Result], stop: threading.Event) -> Generator[Told, None, Result]:
+    """Do `work(report)` in a thread and yield each change of what it reports; returns its result.
+
+    If this is closed before the end, `stop` is set, and a result that has to be left is left.
+    """
+    latest: list[Told] = []
+    with ThreadPoolExecutor(1, thread_name_prefix="prepare-run") as pool:
+        future = pool.submit(work, lambda share, message: latest.append((share, message)))
+        try:
+            yield from _changes(future, latest)
+        except GeneratorExit:
+            stop.set()
+            if future.exception() is None and isinstance(result := future.result(), AbstractContextManager):
+                with result:
+                    pass
+            raise
+        return future.result()
+
+
+def _changes(future: Future[Result], latest: list[Told]) -> Generator[Told]:
+    last: Told | None = None
+    done = threading.Event()
+    future.add_done_callback(lambda _: done.set())
+    while not done.wait(LOOK_SECONDS):
+        if latest and latest[-1] != last:
+            last = latest[-1]
+            latest[:] = [last]
+            yield last
