@@ -213,7 +213,7 @@ def decode(
         sampling=sampling or SamplingParams(),
         max_new_tokens=max_new_tokens,
         seed=fresh_seed() if seed is None else seed,
-        stop=tuple(stop),
+        stop=stop if isinstance(stop, str) else tuple(stop),  # type: ignore[arg-type]  # checked there
         baseline_steps=baseline_steps,
         max_seconds=max_seconds,
     )

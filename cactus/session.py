@@ -20,7 +20,7 @@ from cactus.errors import CactusError, UnavailableError
 from cactus.interfaces import Prompt
 from cactus.pairs import DEFAULT_PAIR, PAIRS, Pair, PairSpec, find_pair
 from cactus.sampling import SamplingParams
-from cactus.settings import DEFAULT_DRAFT_TOKENS, MAX_DRAFT_TOKENS, MAX_SEED, check_whole
+from cactus.settings import DEFAULT_DRAFT_TOKENS, MAX_DRAFT_TOKENS, MAX_SEED, check_stops, check_text, check_whole
 from cactus.trace import Round, StopReason, Trace
 from cactus.weights.source import Progress, silent
 
@@ -73,6 +73,7 @@ class RunRequest:
         if self.seed is not None:
             check_whole("seed", self.seed, 0, MAX_SEED)
         self._check_prompt()
+        check_stops(self.stop)
         _ = self.rule  # its parameters are checked by making it
 
     @property
@@ -83,11 +84,19 @@ class RunRequest:
     def _check_prompt(self) -> None:
         if isinstance(self.prompt, str) and not self.prompt.strip():
             raise CactusError("the prompt is empty; write at least one word")
-        length = len(self.system) + (len(self.prompt) if isinstance(self.prompt, str) else 0)
+        length = sum(map(len, self._texts()))
         if length > MAX_PROMPT_CHARACTERS:
             raise CactusError(
                 f"prompt and system prompt have {length:,} characters; at most {MAX_PROMPT_CHARACTERS:,} are allowed"
             )
+        for text in self._texts():
+            check_text(text)
+
+    def _texts(self) -> list[str]:
+        if isinstance(self.prompt, str):
+            return [self.system, self.prompt]
+        contents = [item.get("content") for item in self.prompt if isinstance(item, dict)]
+        return [self.system, *(content for content in contents if isinstance(content, str))]
 
 
 class LiveRun:

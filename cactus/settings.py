@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cactus.acceptance import Rule
@@ -40,8 +41,7 @@ class Settings:
             raise CactusError(f"num_draft_tokens is {self.num_draft_tokens!r} without a rule; only 0 is allowed")
         if self.rule is not None:
             check_whole("num_draft_tokens", self.num_draft_tokens, 1, MAX_DRAFT_TOKENS)
-        if not all(isinstance(stop, str) and stop for stop in self.stop):
-            raise CactusError(f"stop is {list(self.stop)!r}; only non-empty strings are allowed")
+        check_stops(self.stop)
 
 
 def check_whole(name: str, value: object, low: int, high: int | None) -> None:
@@ -49,3 +49,18 @@ def check_whole(name: str, value: object, low: int, high: int | None) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
         allowed = f"{low} to {high}" if high is not None else f"{low} or more"
         raise CactusError(f"{name} is {value!r}; whole numbers from {allowed} are allowed")
+
+
+def check_stops(stops: Sequence[object]) -> None:
+    """`CactusError` unless all stop strings are strings with something in them."""
+    if isinstance(stops, str) or not all(isinstance(stop, str) and stop for stop in stops):
+        raise CactusError(f"stop is {stops!r:.80}; only a list of non-empty strings is allowed")
+
+
+def check_text(text: str) -> None:
+    """`CactusError` for text with half a surrogate pair in it, which no tokenizer takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        bad = ord(text[error.start])
+        raise CactusError(f"character {error.start} of the text is U+{bad:04X}, half a character; remove it") from None

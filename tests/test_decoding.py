@@ -267,6 +267,7 @@ def test_fault_27_nan_logits_end_the_run_with_a_clear_error_and_the_next_run_is_
         ({"seed": -1}, "seed is -1"),
         ({"seed": True}, "seed is True"),
         ({"stop": [""]}, "stop is"),
+        ({"stop": "END"}, "stop is 'END'"),
     ],
 )
 def test_settings_out_of_range_are_named(options, message):

@@ -56,6 +56,10 @@ def test_a_run_has_settings_baseline_and_text():
         ({"num_draft_tokens": 50}, "num_draft_tokens is 50"),
         ({"max_new_tokens": 10**9}, "max_new_tokens"),
         ({"seed": 2**40}, "seed is"),
+        ({"stop": ("",)}, "stop is"),
+        ({"prompt": "half \ud83c a cactus"}, "U\\+D83C"),
+        ({"system": "\udfff"}, "U\\+DFFF"),
+        ({"prompt": [{"role": "user", "content": "x" * 100_001}]}, "100,001 characters"),
     ],
 )
 def test_requests_out_of_range_name_the_value(changes, message):

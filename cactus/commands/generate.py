@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run_flags.add_argument("--seed", type=int, help="the same seed gives the same text; default: a new one")
     run_flags.add_argument("--system", type=_text, default="", metavar="TEXT", help="system prompt")
     run_flags.add_argument(
-        "--stop", type=_stop, action="append", default=[], metavar="TEXT", help="end before it; may be repeated"
+        "--stop", type=_stop, action="append", default=[], metavar="TEXT", help="end behind it; may be repeated"
     )
     run_flags.add_argument("--device", default="auto", help="default: auto (CUDA, then MPS, then the CPU)")
     run_flags.add_argument("--dtype", default="auto", help="default: auto; bfloat16, float16 or float32")
