@@ -1,8 +1,8 @@
 """Cactus: constrained acceptance speculative sampling (arXiv 2604.04987), and ten rules to compare it with.
 
-    from cactus import SamplingParams, decode, load_pair, make_rule
-    pair = load_pair("smollm2-135m")
-    for round in decode(pair, "Why is the sky blue?", make_rule("cactus", delta=1.0)): print(round.text, end="")
+from cactus import SamplingParams, decode, load_pair, make_rule
+pair = load_pair("smollm2-135m")
+for round in decode(pair, "Why is the sky blue?", make_rule("cactus", delta=1.0)): print(round.text, end="")
 """
 
 from __future__ import annotations

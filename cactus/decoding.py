@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 import torch
 
@@ -17,7 +17,7 @@ from cactus.interfaces import ModelPair, Prompt
 from cactus.loop import Loop
 from cactus.records import TokenWriter
 from cactus.sampling import SamplingParams
-from cactus.settings import DEFAULT_DRAFT_TOKENS, Settings, fresh_seed
+from cactus.settings import DEFAULT_DRAFT_TOKENS, Settings, check_stops, fresh_seed
 from cactus.text import StopStrings, TextStream
 from cactus.trace import Baseline, Round, StopReason, Timings, Trace
 from cactus.versions import versions
@@ -94,7 +94,7 @@ class Run:
             timings=self._timings,
         )
 
-    def _run(self) -> Iterator[Round]:
+    def _run(self) -> Generator[Round]:
         try:
             self.prefill()
             while self.stop_reason is None:
@@ -207,13 +207,14 @@ def decode(
     """
     if num_draft_tokens is None:
         num_draft_tokens = DEFAULT_DRAFT_TOKENS if rule is not None else 0
+    check_stops(stop)  # a string is a sequence of strings too
     settings = Settings(
         rule=rule,
         num_draft_tokens=num_draft_tokens,
         sampling=sampling or SamplingParams(),
         max_new_tokens=max_new_tokens,
         seed=fresh_seed() if seed is None else seed,
-        stop=stop if isinstance(stop, str) else tuple(stop),  # type: ignore[arg-type]  # checked there
+        stop=tuple(stop),
         baseline_steps=baseline_steps,
         max_seconds=max_seconds,
     )

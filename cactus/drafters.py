@@ -40,7 +40,8 @@ class ModelDrafter:
 
     def propose(self, context: DraftContext) -> Proposal:
         tokens = list(context.committed)
-        start, rows = len(tokens), []
+        start = len(tokens)
+        rows: list[Tensor] = []
         while len(rows) < context.count:
             logits = self._widen(self.model.feed(tokens[self.model.length :]).logits[-1])
             token, probs = context.choose(logits, tokens)

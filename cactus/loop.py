@@ -93,7 +93,7 @@ class Loop:
         )
 
     def _draft_room(self) -> int:
-        """How many tokens to draft: the run's last token is the verifier's, and the drafter's context ends somewhere."""
+        """How many tokens to draft: the run's last token is the verifier's; the drafter's context ends somewhere."""
         room = min(self.num_draft_tokens, self.writer.left - 1)
         if self.drafter is not None and self.drafter.context_length is not None:
             room = min(room, self.drafter.context_length - len(self.committed))

@@ -234,7 +234,8 @@ class Session:
         sizes = spec.verifier.size_bytes / 1e6, spec.drafter.size_bytes / 1e6
         failure = self._failures.get(spec.name, "")
         size = spec.verifier.download_bytes / 1e6
-        download = "" if loaded or spec.verifier.is_kept else f"its weights are downloaded first ({size:.0f} MB or more)"
+        here = loaded or spec.verifier.is_kept
+        download = "" if here else f"its weights are downloaded first ({size:.0f} MB or more)"
         return PairState(
             name=spec.name,
             label=spec.label,

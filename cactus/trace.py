@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from cactus.errors import CactusError
 from cactus.metrics import Metrics, Tally
 
-SCHEMA = "cactus-trace/1"
+Schema = Literal["cactus-trace/1"]
 MAX_JSON_BYTES = 64 * 1024 * 1024
 
 Status = Literal["accepted", "rejected", "recovered", "bonus", "discarded", "sampled"]
@@ -160,7 +160,7 @@ class Trace(Record):
     `SamplingParams`. `prompt` is what the caller gave: text, chat messages or token ids.
     """
 
-    schema_: Literal["cactus-trace/1"] = Field(default=SCHEMA, alias="schema")
+    schema_: Schema = Field(default="cactus-trace/1", alias="schema")
     pair: str
     method: str
     params: dict[str, float | int | str]

@@ -8,7 +8,7 @@ import pytest
 import tiny
 import torch
 
-from cactus import SamplingParams, Trace, decode, make_rule
+from cactus import RULES, SamplingParams, Trace, decode, make_rule
 from cactus.errors import CactusError, PromptError
 from cactus.sampling import NonFiniteLogits
 
@@ -115,7 +115,10 @@ def test_fault_12_prompt_longer_than_the_context_is_refused():
     assert len(ids(run(tiny.pair(), make_rule("sps"), 5, prompt=[5] * 511))) == 1
 
 
-@pytest.mark.parametrize(("prompt", "message"), [("", "empty"), ("  \n", "empty"), ([], "empty"), ([5, 300], "300"), ([-1], "-1")])
+BAD_PROMPTS = [("", "empty"), ("  \n", "empty"), ([], "empty"), ([5, 300], "300"), ([-1], "-1")]
+
+
+@pytest.mark.parametrize(("prompt", "message"), BAD_PROMPTS)
 def test_fault_12_bad_prompts_are_named(prompt, message):
     with pytest.raises(PromptError, match=message):
         decode(tiny.pair(), prompt)
@@ -135,9 +138,7 @@ def test_fault_11_exactly_max_new_tokens(limit, draft):
 
 
 def eos_run(m: int, stop_ids: frozenset[int], tokens: int = 40, draft: str = "same", seed: int = 0):
-    made = decode(
-        tiny.pair(draft=draft), PROMPT, make_rule("sps") if m else None, m, SamplingParams(), tokens, seed
-    )
+    made = decode(tiny.pair(draft=draft), PROMPT, make_rule("sps") if m else None, m, SamplingParams(), tokens, seed)
     made._loop.writer.eos_ids = stop_ids
     list(made)
     return made
@@ -307,7 +308,7 @@ def test_the_measured_baseline_does_not_move_the_run(family):
     assert trace.metrics().speedup == pytest.approx(trace.baseline.seconds_per_token / seconds_per_token)
 
 
-@pytest.mark.parametrize("rule", ["sps", "cactus", "cactus_exact", "cactus_adaptive", "cactus_budget", "tas", "mentored", "interp", "topk", "lenience", "block"])
+@pytest.mark.parametrize("rule", RULES)
 def test_every_rule_runs_through_the_loop_and_its_trace_is_consistent(rule):
     made = run(tiny.pair(), make_rule(rule), 5, tokens=60, sampling=SamplingParams(temperature=0.8), seed=2)
     trace = made.trace

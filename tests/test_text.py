@@ -12,7 +12,10 @@ from transformers import PreTrainedTokenizerFast
 from cactus.models import HFCodec
 from cactus.text import StopStrings, TextStream
 
-SAMPLES = ["plain text", "naïve café", "🌵 and 👩‍🚀", "仙人掌は緑です", "a\ufffdb", "\ufffd\ufffd\ufffd\ufffd", "مرحبا", "tab\tnew\nline"]
+SAMPLES = [
+    "plain text", "naïve café", "🌵 and 👩‍🚀", "仙人掌は緑です", "a\ufffdb", "\ufffd\ufffd\ufffd\ufffd", "مرحبا",
+    "tab\tnew\nline",
+]  # fmt: skip
 
 
 def codec() -> HFCodec:

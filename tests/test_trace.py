@@ -119,8 +119,10 @@ def test_json_round_trip_and_stable_keys():
     assert list(data)[:9] == [
         "schema", "pair", "method", "params", "num_draft_tokens", "sampling", "max_new_tokens", "seed", "device",
     ]  # fmt: skip
-    wanted = {"schema", "pair", "method", "params", "num_draft_tokens", "sampling", "seed", "device", "dtype", "versions"}
-    assert wanted | {"prompt", "rounds", "stop_reason", "baseline", "timings"} <= data.keys()
+    assert {
+        "schema", "pair", "method", "params", "num_draft_tokens", "sampling", "seed", "device", "dtype", "versions",
+        "prompt", "rounds", "stop_reason", "baseline", "timings",
+    } <= data.keys()  # fmt: skip
     assert data["rounds"][0].keys() == {
         "index", "num_draft_tokens", "accepted_length", "draft_seconds", "verify_seconds", "judge_seconds",
         "record_seconds", "tokens",

@@ -49,7 +49,7 @@ class HFModel:
     @property
     def device(self) -> torch.device:
         """Where the inputs go."""
-        return self.model.get_input_embeddings().weight.device
+        return torch.device(self.model.get_input_embeddings().weight.device)  # type: ignore[arg-type]
 
     @torch.inference_mode()
     def feed(self, tokens: Sequence[int], keep: int = 1, want_hidden: bool = False) -> Output:

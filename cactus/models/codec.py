@@ -1,4 +1,4 @@
-"""Text ↔ token ids with a tokenizer of the transformers library: chat templates, EOS ids, equality of two tokenizers."""
+"""Text ↔ token ids with a tokenizer of the transformers library: chat templates, EOS ids, equal tokenizers."""
 
 from __future__ import annotations
 
@@ -64,9 +64,7 @@ class HFCodec:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of tokens, special ones left out."""
-        return str(
-            self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        )
+        return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def describe(self, token: int) -> str:
         """Text of one token; the vocabulary's own name for special tokens and parts of characters."""

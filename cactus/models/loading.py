@@ -17,7 +17,7 @@ HEADROOM = 1.2
 
 
 def choose_device(device: str = "auto") -> torch.device:
-    """"auto" takes CUDA, then MPS, then the CPU; any other name as torch spells it."""
+    """ "auto" takes CUDA, then MPS, then the CPU; any other name as torch spells it."""
     if device == "auto":
         found = torch.accelerator.current_accelerator(check_available=True)
         return found if found is not None and found.type in ("cuda", "mps") else torch.device("cpu")
@@ -30,7 +30,7 @@ def choose_device(device: str = "auto") -> torch.device:
 
 
 def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
-    """"auto" takes bfloat16 where the device computes in it natively, else float32."""
+    """ "auto" takes bfloat16 where the device computes in it natively, else float32."""
     if dtype == "auto":
         return torch.bfloat16 if _has_bfloat16(device) else torch.float32
     if dtype not in DTYPES:
@@ -61,7 +61,8 @@ def load_model(source: str | Path, device: torch.device, dtype: torch.dtype) -> 
     except (OSError, ValueError, RuntimeError) as error:
         raise UnavailableError(_why(source, error)) from error
     check_rewindable(model)
-    return model.to(device).eval().requires_grad_(False)
+    model.to(device)  # type: ignore[arg-type]
+    return model.eval().requires_grad_(False)
 
 
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
