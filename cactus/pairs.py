@@ -16,8 +16,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from cactus.drafters import ModelDrafter, PromptLookup
 from cactus.errors import CactusError
 from cactus.interfaces import Drafter
-from cactus.models import HFCodec, HFModel, check_same_tokens, choose_device, choose_dtype, load_model, load_tokenizer
-from cactus.models import shared
+from cactus.models import (
+    HFCodec,
+    HFModel,
+    check_same_tokens,
+    choose_device,
+    choose_dtype,
+    load_model,
+    load_tokenizer,
+    shared,
+)
 from cactus.weights import HubSource, Source, WheelSource, ensure, kept, origin
 from cactus.weights.source import Progress, part, silent
 
