@@ -114,9 +114,7 @@ def taylor_boosted_prob(verifier_prob: Tensor | float, delta: Tensor | float) ->
     return (start + (2 * _checked(delta) * spread).sqrt()).clamp(max=1)
 
 
-def boosted_prob(
-    verifier_prob: Tensor | float, delta: Tensor | float, divergence: str = "kl"
-) -> Tensor:
+def boosted_prob(verifier_prob: Tensor | float, delta: Tensor | float, divergence: str = "kl") -> Tensor:
     """The exact γ*: the largest γ in [q_n, 1] whose lift stays within `delta`.
 
     All elements at once, and from below, so the budget is kept. A verifier probability of 0
@@ -136,9 +134,7 @@ def boosted_prob(
     return largest_within(cost, start, torch.where(liftable, 1.0, start), budget).to(given.dtype)
 
 
-def largest_within(
-    cost: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, budget: Tensor
-) -> Tensor:
+def largest_within(cost: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, budget: Tensor) -> Tensor:
     """The largest x in [low, high] with cost(x) ≤ budget, where cost rises from cost(low) = 0.
 
     A divergence grows with the square of the distance at first, so its root is nearly a

@@ -46,9 +46,7 @@ class SamplingParams:
             "top_k": _whole("top_k", self.top_k),
             "top_p": _number("top_p", self.top_p, 0.0, 1.0, above=True),
             "min_p": _number("min_p", self.min_p, 0.0, 1.0),
-            "repetition_penalty": _number(
-                "repetition_penalty", self.repetition_penalty, 0.0, 100.0, above=True
-            ),
+            "repetition_penalty": _number("repetition_penalty", self.repetition_penalty, 0.0, 100.0, above=True),
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
@@ -169,15 +167,25 @@ def uniforms(count: int, generator: torch.Generator) -> Tensor:
 
 
 def _number(name: str, value: Any, low: float, high: float, above: bool = False) -> float:
-    fine = isinstance(value, Real) and not isinstance(value, bool) and low <= value <= high
-    if not fine or (above and value == low):
+    number = _real(value)
+    if not low <= number <= high or (above and number == low):
         words = f"above {low:g} and at most {high:g}" if above else f"between {low:g} and {high:g}"
         raise ValueError(f"{name} must be a number {words}, got {reprlib.repr(value)}")
-    return float(value)
+    return number
 
 
 def _whole(name: str, value: Any) -> int:
-    fine = isinstance(value, Real) and not isinstance(value, bool) and value >= 0
-    if not fine or value != value // 1:
+    number = _real(value)
+    if not number >= 0 or not number.is_integer():
         raise ValueError(f"{name} must be a whole number of at least 0, got {reprlib.repr(value)}")
-    return int(value)
+    return int(number)
+
+
+def _real(value: Any) -> float:
+    """The value as a float; NaN, which is in no range, for what is no number."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.nan

@@ -245,9 +245,7 @@ class Table:
 
     def __init__(self, vocab: int, length: int, seed: int, sparse: bool = False) -> None:
         generator = torch.Generator().manual_seed(seed)
-        prefixes = (
-            prefix for n in range(length) for prefix in itertools.product(range(vocab), repeat=n)
-        )
+        prefixes = (prefix for n in range(length) for prefix in itertools.product(range(vocab), repeat=n))
         self.vocab = vocab
         self.of = {prefix: random_row(vocab, generator, 1.5) for prefix in prefixes}
         if sparse:

@@ -8,9 +8,7 @@ import torch
 
 from cactus.acceptance import RULES, Parameter, Rule, make_rule
 
-NAMES = (
-    "sps cactus cactus_exact cactus_adaptive cactus_budget tas mentored interp topk lenience block"
-).split()
+NAMES = ("sps cactus cactus_exact cactus_adaptive cactus_budget tas mentored interp topk lenience block").split()
 PARAMETERS = {
     "sps": [],
     "cactus": ["delta"],
@@ -72,9 +70,7 @@ def test_carried_state_is_not_a_parameter(internal):
     assert field not in make_rule(name).params
 
 
-@pytest.mark.parametrize(
-    "value", [-0.1, 10.5, float("nan"), float("inf"), True, None, "much", "nan", [1.0], 10**400]
-)
+@pytest.mark.parametrize("value", [-0.1, 10.5, float("nan"), float("inf"), True, None, "much", "nan", [1.0], 10**400])
 def test_delta_out_of_range_or_not_a_number_is_refused_naming_value_and_range(value):
     with pytest.raises(ValueError, match="delta must be a number between 0 and 10, got"):
         make_rule("cactus", delta=value)

@@ -50,9 +50,7 @@ def test_the_joint_law_of_a_lossy_rule_is_another():
 @over_cases
 def test_block_never_accepts_fewer_than_speculative_sampling(m, seed, kind):
     draft, verifier = tables(m, seed)[kind]
-    ours, theirs = (
-        exact.expected_accepted(make_rule(name), draft, verifier, m) for name in ("block", "sps")
-    )
+    ours, theirs = (exact.expected_accepted(make_rule(name), draft, verifier, m) for name in ("block", "sps"))
     assert ours >= theirs - TOLERANCE
     if m > 1 and kind == 0:
         assert ours > theirs + 1e-3
@@ -91,9 +89,7 @@ def test_sequential_tests_stop_where_the_longest_passing_prefix_ends():
 def test_a_single_drafted_token_is_judged_as_by_speculative_sampling():
     block, sps = make_rule("block"), make_rule("sps")
     for draft, verifier in exact.random_pairs(20, 3):
-        assert torch.allclose(
-            exact.accept_probs(block, draft, verifier), exact.accept_probs(sps, draft, verifier)
-        )
+        assert torch.allclose(exact.accept_probs(block, draft, verifier), exact.accept_probs(sps, draft, verifier))
         assert torch.equal(block.output_probs(draft, verifier), verifier)
 
 
@@ -189,7 +185,8 @@ def test_standing_inside_a_block_equals_the_block_s_own_numbers():
             assert kl(h, q[i]).item() == pytest.approx(steps.kl[i].item(), abs=1e-9)
             output = exact.brute_output(standing, p[i], q[i])
             assert (standing.output_probs(p[i], q[i]) - output).abs().max() < TOLERANCE
-            shrunk += steps.kl[i].item() < 0.9 * binary_divergence(
-                make_rule("cactus", delta=0.6).lift(q[i, token], 0.6), q[i, token]
-            ).item()
+            shrunk += (
+                steps.kl[i].item()
+                < 0.9 * binary_divergence(make_rule("cactus", delta=0.6).lift(q[i, token], 0.6), q[i, token]).item()
+            )
     assert shrunk > 10

@@ -107,6 +107,13 @@ def test_a_draft_within_the_budget_is_accepted_whole():
     assert (tighter < 1).any()
 
 
+def test_within_the_budget_even_a_token_the_verifier_rules_out_is_accepted():
+    draft, verifier = exact.rows(0.45, 0.45, 0.1), exact.rows(0.5, 0.5, 0.0)
+    assert exact.accept_probs(make_rule("mentored", delta=0.2), draft, verifier).tolist() == [1.0] * 3
+    beyond = exact.accept_probs(make_rule("mentored", delta=0.1), draft, verifier)
+    assert beyond[2] == 0
+
+
 def test_no_output_within_the_budget_accepts_more():
     """The acceptance of any output π is at most Σ min(p, π)."""
     generator = torch.Generator().manual_seed(2)
@@ -127,12 +134,15 @@ def test_no_output_within_the_budget_accepts_more():
     assert feasible > 500
 
 
-def test_rows_are_solved_together_as_they_are_alone():
-    pairs = [pair for pair in exact.random_pairs(60, seed=23) if len(pair[0]) == 6]
+@pytest.mark.parametrize("delta", [0.1, 3.0])
+def test_rows_are_solved_together_as_they_are_alone(delta):
+    """Rows of unlike support, one of them silent on a token that the verifier allows."""
+    pairs = [pair for pair in exact.random_pairs(60, seed=23) if len(pair[0]) == 3]
+    pairs.append((exact.rows(0.5, 0.5, 0.0), exact.rows(0.4, 0.3, 0.3)))
     draft, verifier = (torch.stack(rows) for rows in zip(*pairs, strict=True))
-    together = make_rule("mentored", delta=0.1).judge(
-        draft, verifier, torch.zeros(len(pairs), dtype=torch.long)
-    )
-    for i, (p, q) in enumerate(pairs):
-        alone = make_rule("mentored", delta=0.1).judge(p[None], q[None], torch.tensor([0]))
-        assert together.accept_prob[i].item() == pytest.approx(alone.accept_prob.item(), abs=1e-12)
+    rule = make_rule("mentored", delta=delta)
+    for token in range(3):
+        tokens = torch.full((len(pairs),), token)
+        together = rule.accept_probs(draft, verifier, tokens)
+        alone = [rule.accept_probs(p[None], q[None], tokens[:1]).item() for p, q in pairs]
+        assert together.tolist() == pytest.approx(alone, abs=1e-12)

@@ -44,9 +44,7 @@ def some_logits(*shape: int, seed: int = 0, spread: float = 3.0) -> torch.Tensor
 def plain_definition(logits: list[float], params: SamplingParams, seen: set[int]) -> list[float]:
     """One row, token by token, in the order of transformers."""
     penalty = params.repetition_penalty
-    scores = [
-        (x * penalty if x < 0 else x / penalty) if i in seen else x for i, x in enumerate(logits)
-    ]
+    scores = [(x * penalty if x < 0 else x / penalty) if i in seen else x for i, x in enumerate(logits)]
     scores = [x / params.temperature for x in scores]
     if params.top_k:
         last = sorted(scores, reverse=True)[: params.top_k][-1]
@@ -54,10 +52,7 @@ def plain_definition(logits: list[float], params: SamplingParams, seen: set[int]
     weights = [math.exp(x - max(scores)) for x in scores]
     probs = [w / sum(weights) for w in weights]
     nucleus = [sum(y for y in probs if y > x) < params.top_p for x in probs]
-    kept = [
-        x if inside and x >= params.min_p * max(probs) else 0.0
-        for x, inside in zip(probs, nucleus, strict=True)
-    ]
+    kept = [x if inside and x >= params.min_p * max(probs) else 0.0 for x, inside in zip(probs, nucleus, strict=True)]
     return [x / sum(kept) for x in kept]
 
 
@@ -193,9 +188,7 @@ def test_repetition_penalty_needs_a_context_for_each_row():
 # --- refusals ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("bad", "words"), [(math.nan, "NaN"), (math.inf, r"\+inf"), (-math.inf, "only −inf")]
-)
+@pytest.mark.parametrize(("bad", "words"), [(math.nan, "NaN"), (math.inf, r"\+inf"), (-math.inf, "only −inf")])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_logits_without_a_distribution_are_refused_in_words(bad, words, temperature):
     logits = some_logits(3, VOCAB)
@@ -270,9 +263,7 @@ def test_a_seed_gives_the_same_draws_and_leaves_the_global_state_alone():
 
 @pytest.mark.parametrize("edge", [0.0, 1.0 - 2**-53])
 def test_the_ends_of_the_unit_interval_hit_tokens_with_probability(monkeypatch, edge):
-    monkeypatch.setattr(
-        sampling, "uniforms", lambda count, _: torch.full((count,), edge, dtype=torch.float64)
-    )
+    monkeypatch.setattr(sampling, "uniforms", lambda count, _: torch.full((count,), edge, dtype=torch.float64))
     probs = torch.tensor([0.0, 0.0, 0.6, 0.4, 0.0])
     assert draw(probs, generator()) == (2 if edge == 0.0 else 3)
 

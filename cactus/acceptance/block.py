@@ -12,6 +12,7 @@ Knows nothing of how a round is drafted or run.
 """
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Self
 
 import torch
@@ -42,9 +43,7 @@ class Block(Rule):
             kl=torch.zeros_like(verifier_prob),
         )
 
-    def recovery_probs(
-        self, draft_probs: Tensor, verifier_probs: Tensor, draft_token: int
-    ) -> Tensor:
+    def recovery_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_token: int) -> Tensor:
         residual = (self.weight * verifier_probs - draft_probs).clamp(min=0)
         return normalised(residual, verifier_probs)
 
@@ -52,18 +51,14 @@ class Block(Rule):
         """The verifier's: exact over the block as a whole."""
         return verifier_probs.clone()
 
-    def at(
-        self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor, index: int
-    ) -> Self:
+    def at(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor, index: int) -> Self:
         weights = self._weights(draft_probs[:index], verifier_probs[:index], draft_tokens[:index])
         return replace(self, weight=weights[-1]) if weights else self
 
     def advance(self, spent: float) -> Self:
         return replace(self, weight=1.0)
 
-    def _weights(
-        self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor
-    ) -> list[float]:
+    def _weights(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor) -> list[float]:
         pairs = zip(
             wide(chosen(draft_probs, draft_tokens)).tolist(),
             wide(chosen(verifier_probs, draft_tokens)).tolist(),
@@ -77,9 +72,7 @@ class Block(Rule):
         return weights
 
 
-def _test_chances(
-    weights: list[float], draft_probs: Tensor, verifier_probs: Tensor
-) -> list[float]:
+def _test_chances(weights: list[float], draft_probs: Tensor, verifier_probs: Tensor) -> list[float]:
     """h_1 … h_m. The residual of prefix i is read from the row of the token after it."""
     if len(weights) < 2:
         return list(weights)
@@ -99,7 +92,4 @@ def _in_order(tests: list[float]) -> list[float]:
     for test in reversed(tests):
         at_least.append(test + (1 - test) * at_least[-1])
     reached = [1.0, *at_least[:0:-1]]  # P(τ ≥ 0), P(τ ≥ 1), …, P(τ ≥ m)
-    return [
-        min(1.0, here / before) if before > 0 else 0.0
-        for before, here in zip(reached, reached[1:], strict=False)
-    ]
+    return [min(1.0, here / before) if before > 0 else 0.0 for before, here in pairwise(reached)]

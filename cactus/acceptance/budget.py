@@ -72,17 +72,11 @@ class CactusBudget(LiftRule):
         rule, steps = self, []
         for i in range(len(draft_tokens)):
             row = slice(i, i + 1)
-            steps.append(
-                super(CactusBudget, rule).judge(
-                    draft_probs[row], verifier_probs[row], draft_tokens[row]
-                )
-            )
+            steps.append(super(CactusBudget, rule).judge(draft_probs[row], verifier_probs[row], draft_tokens[row]))
             rule = rule.advance(steps[-1].kl.item())
         return _joined(steps, draft_probs)
 
-    def at(
-        self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor, index: int
-    ) -> Self:
+    def at(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor, index: int) -> Self:
         before = self.judge(draft_probs[:index], verifier_probs[:index], draft_tokens[:index])
         return self.advance(before.kl.sum().item())
 

@@ -43,9 +43,7 @@ class FixedRecoveryRule(Rule):
             kl=kl(output, verifier_probs),
         )
 
-    def recovery_probs(
-        self, draft_probs: Tensor, verifier_probs: Tensor, draft_token: int
-    ) -> Tensor:
+    def recovery_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_token: int) -> Tensor:
         return self.plan(draft_probs, verifier_probs).recovery
 
     def output_probs(self, draft_probs: Tensor, verifier_probs: Tensor) -> Tensor:

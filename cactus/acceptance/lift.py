@@ -62,9 +62,7 @@ class LiftRule(Rule):
             kl=binary_divergence(boosted, verifier_prob).to(draft_probs.dtype),
         )
 
-    def recovery_probs(
-        self, draft_probs: Tensor, verifier_probs: Tensor, draft_token: int
-    ) -> Tensor:
+    def recovery_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_token: int) -> Tensor:
         adjusted = self.adjusted_probs(verifier_probs, draft_token)
         return normalised((adjusted - draft_probs).clamp(min=0), adjusted)
 

@@ -23,9 +23,7 @@ def lift_scale(boosted_prob: Tensor, verifier_prob: Tensor) -> Tensor:
     return torch.where(rest > 0, (1 - boosted_prob) / rest, torch.zeros_like(rest))
 
 
-def lift_output_probs(
-    draft_probs: Tensor, verifier_probs: Tensor, rejectable: Tensor, boosted: Tensor
-) -> Tensor:
+def lift_output_probs(draft_probs: Tensor, verifier_probs: Tensor, rejectable: Tensor, boosted: Tensor) -> Tensor:
     """out for [vocab] rows, given the k tokens with γ_n < p_n and their γ: [k], [k]."""
     output = draft_probs.clone()
     if rejectable.numel() == 0:

@@ -51,9 +51,7 @@ class Mentored(FixedRecoveryRule):
         return Plan(torch.where(free, 1.0, accept), normalised(residual, verifier_probs))
 
 
-def solve_levels(
-    draft_probs: Tensor, verifier_probs: Tensor, delta: float
-) -> tuple[Tensor, Tensor]:
+def solve_levels(draft_probs: Tensor, verifier_probs: Tensor, delta: float) -> tuple[Tensor, Tensor]:
     """The levels 1/α and 1/β of each row, [..., 1] both; the divergence never exceeds delta."""
     sums = _Sums.of(draft_probs, verifier_probs)
     start = torch.ones_like(sums.highest)

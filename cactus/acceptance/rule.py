@@ -57,24 +57,18 @@ class Rule(ABC):
         """The verdicts' numbers for a block: [m, vocab], [m, vocab], [m] -> Steps of [m]."""
 
     @abstractmethod
-    def recovery_probs(
-        self, draft_probs: Tensor, verifier_probs: Tensor, draft_token: int
-    ) -> Tensor:
+    def recovery_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_token: int) -> Tensor:
         """What to draw from once `draft_token` was rejected: [vocab], [vocab] -> [vocab]."""
 
     @abstractmethod
     def output_probs(self, draft_probs: Tensor, verifier_probs: Tensor) -> Tensor:
         """The exact distribution of the token one step emits: [vocab], [vocab] -> [vocab]."""
 
-    def accept_probs(
-        self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor
-    ) -> Tensor:
+    def accept_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor) -> Tensor:
         """The accept probabilities of a block: [m, vocab], [m, vocab], [m] -> [m]."""
         return self.judge(draft_probs, verifier_probs, draft_tokens).accept_prob
 
-    def at(
-        self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor, index: int
-    ) -> Self:
+    def at(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor, index: int) -> Self:
         """The rule as it stands at `index` of a block whose earlier tokens were all accepted."""
         return self
 
