@@ -381,13 +381,21 @@ def test_dice_gives_a_valid_seed():
 def test_api_generates_and_refuses():
     session = FakeSession(count=4)
     endpoints = Endpoints(session)
-    text, trace = endpoints.generate("hello", method="sps", draft_length=3, seed=1)
+    *_, (text, trace) = endpoints.generate("hello", method="sps", draft_length=3, seed=1)
     assert Trace.from_json(json.dumps(trace)).text == text
     assert session.released == 1
     for bad in ({"prompt": ""}, {"pair": "nope"}, {"params": {"delta": -1}}, {"draft_length": 0}, {"temperature": -1}):
         with pytest.raises(gr.Error):
-            endpoints.generate(**{"prompt": "hello", **bad})
+            list(endpoints.generate(**{"prompt": "hello", **bad}))
     assert [pair["name"] for pair in endpoints.pairs()] == [state.name for state in session.states()]
+
+
+def test_a_caller_that_goes_away_frees_the_model():
+    session = FakeSession(count=50)
+    calling = Endpoints(session).generate("hello")
+    assert next(calling) == ("", {"round": 1})
+    calling.close()
+    assert session.released == 1
 
 
 HOOKS = (

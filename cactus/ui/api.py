@@ -1,9 +1,10 @@
 """The public endpoints, for `gradio_client`, curl and MCP. The page's own events are private."""
 
-from __future__ import annotations
-
+# Annotations stay objects here: Gradio reads them for the API's documentation.
 import json
 import threading
+import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -12,6 +13,8 @@ import gradio as gr
 from cactus.sampling import SamplingParams
 from cactus.session import RunRequest
 from cactus.ui.desk import Runs
+
+PROGRESS_SECONDS = 1.0
 
 
 class Endpoints:
@@ -33,10 +36,11 @@ class Endpoints:
         max_new_tokens: int = 128,
         seed: int | None = None,
         system: str = "",
-    ) -> tuple[str, dict[str, Any]]:
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
         """Generate text by constrained acceptance speculative sampling.
 
-        Returns the text and the whole trace: every token with its verdict, every round with its times.
+        Gives the text and the whole trace: every token with its verdict, every round with its times. Until then, an
+        empty text and how far it is, once a second; so a caller that goes away frees the model.
         `method` is an acceptance rule (cactus, sps, tas, …) or "ar" for the verifier alone; `params` are the
         rule's own, such as {"delta": 1.0}.
         """
@@ -46,13 +50,22 @@ class Endpoints:
                 sampling=SamplingParams(temperature=temperature, top_p=top_p, top_k=top_k),
                 max_new_tokens=max_new_tokens, seed=seed, prompt=prompt, system=system,
             )  # fmt: skip
-            with self.session.start(request, stop=threading.Event()) as live:
-                for _ in live:
-                    pass
+            yield from self._run(request)
         except ValueError as error:
             raise gr.Error(str(error), print_exception=False) from error
-        trace = live.trace
-        return trace.text, json.loads(trace.to_json())
+
+    def _run(self, request: RunRequest) -> Iterator[tuple[str, dict[str, Any]]]:
+        stop = threading.Event()
+        due = 0.0
+        try:
+            with self.session.start(request, stop=stop) as live:
+                for round_ in live:
+                    if time.monotonic() >= due:
+                        yield "", {"round": round_.index + 1}
+                        due = time.monotonic() + PROGRESS_SECONDS
+        finally:
+            stop.set()
+        yield live.trace.text, json.loads(live.trace.to_json())
 
     def pairs(self) -> list[dict[str, Any]]:
         """The model pairs: name, label, size, where each runs, whether it is loaded, what it needs."""

@@ -62,7 +62,7 @@ class AcceptedLength(Plot):
         looks = dict(sorted((index, look) for index, *look in self.endings.values()))
         bars = [
             go.Bar(
-                x=[], y=[], name=name, marker={"color": color, "pattern": {"shape": hatch, "size": 4}},
+                x=[], y=[], name=name, width=0.85, marker={"color": color, "pattern": {"shape": hatch, "size": 4}},
                 hovertemplate="round %{x}: %{y} accepted<extra></extra>",
             )
             for name, color, hatch in looks.values()
@@ -72,7 +72,7 @@ class AcceptedLength(Plot):
             hovertemplate="mean of rounds 1–%{x}: %{y:.2f}<extra></extra>",
         )  # fmt: skip
         figure = bare([*bars, mean], "Accepted length per round", "round", "tokens accepted (AL)")
-        figure.update_layout(barmode="overlay", bargap=0.15)
+        figure.update_layout(barmode="overlay")
         self.say_if_alone(figure)
         return figure.update_yaxes(range=[0, max(self.m, 1) + 0.3], tick0=0, dtick=max(1, math.ceil(self.m / 5)))
 
