@@ -166,6 +166,11 @@ def test_a_tiny_temperature_does_not_overflow(temperature, dtype):
     assert probs.tolist() == [[1.0, 0.0, 0.0, 0.0]]
 
 
+def test_huge_logits_at_a_tiny_temperature_do_not_overflow():
+    logits = torch.tensor([1e30, 2e30, -1e30])
+    assert probs_from_logits(logits, SamplingParams(temperature=1e-9)).tolist() == [0.0, 1.0, 0.0]
+
+
 def test_repetition_penalty_counts_before_the_argmax_of_temperature_zero():
     logits = torch.tensor([[2.0, 1.9, -1.0]])
     params = SamplingParams(temperature=0.0, repetition_penalty=1.5)
@@ -279,6 +284,12 @@ def test_an_impossible_index_is_drawn_again_and_at_last_refused(monkeypatch):
     assert draw(probs, generator()) == 1
     with pytest.raises(RuntimeError, match="no token of positive probability"):
         draw(probs, generator())
+
+
+def test_an_index_of_probability_zero_is_drawn_again_whoever_returns_it(monkeypatch):
+    answers = iter([0, 2, 1])
+    monkeypatch.setattr(torch, "searchsorted", lambda *_, **__: torch.tensor([next(answers)]))
+    assert draw(torch.tensor([0.0, 1.0, 0.0]), generator()) == 1
 
 
 @pytest.mark.parametrize("probs", [[0.0, 0.0], [math.nan, 1.0], [math.inf, 0.0]])
