@@ -118,6 +118,7 @@ def test_the_default_pair_runs_from_the_page(browser):
         page.set_default_timeout(10 * WAIT)
         watch(page, address, faults)
         page.goto(address + "/?max_new_tokens=24&draft_length=3&seed=1")
+        page.wait_for_function("document.querySelector('#max-new-tokens input[type=number]')?.value === '24'")
         run(page, "List the planets of the solar system.")
         statuses = page.eval_on_selector_all("#tokens .tok", "all => all.map(node => node.dataset.status)")
         rounds = page.eval_on_selector_all("#tokens .tok", "all => all.map(node => Number(node.dataset.round))")

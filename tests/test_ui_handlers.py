@@ -412,6 +412,11 @@ def test_the_page_has_its_hooks_and_private_events():
     assert public == {"generate", "pairs"}
 
 
+def test_the_api_documents_two_values():
+    api = build(FakeSession()).get_api_info()
+    assert len(api["named_endpoints"]["/generate"]["returns"]) == 2
+
+
 def test_everything_that_uses_the_model_shares_one_place():
     demo = build(FakeSession())
     users = [fn for fn in demo.fns.values() if fn.concurrency_id == "model"]

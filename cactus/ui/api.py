@@ -23,7 +23,7 @@ class Endpoints:
     def __init__(self, session: Runs) -> None:
         self.session = session
 
-    def generate(
+    def generate(  # type: ignore[misc]  # what is declared is each yield, as Gradio documents it
         self,
         prompt: str,
         pair: str = RunRequest.pair,
@@ -36,7 +36,7 @@ class Endpoints:
         max_new_tokens: int = 128,
         seed: int | None = None,
         system: str = "",
-    ) -> Iterator[tuple[str, dict[str, Any]]]:
+    ) -> tuple[str, dict[str, Any]]:
         """Generate text by constrained acceptance speculative sampling.
 
         Gives the text and the whole trace: every token with its verdict, every round with its times. Until then, an

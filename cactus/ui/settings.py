@@ -184,7 +184,12 @@ def _one_of(what: str, value: Any, allowed: Collection[str]) -> str:
 
 def read_seed(value: Any) -> int | None:
     """A whole number, or None where a fresh one is wanted."""
-    return None if value is None or value == "" else int(SEED.check(value))
+    if value is None or value == "":
+        return None
+    try:
+        return int(SEED.check(value))
+    except ValueError:
+        raise CactusError(f"seed must be empty or a whole number up to {MAX_SEED:,}, got {str(value)[:40]}") from None
 
 
 def _read_text(value: Any) -> str:
