@@ -1,7 +1,9 @@
 """Prompts for training a draft model: templates filled with topics, all of our own writing.
 
-A seeded stream yields as many as are wanted; the held-out prompts share neither
-topic nor wording with it. Knows nothing of models or tokenizers.
+The slot `word` holds frequent pieces of a vocabulary, most of them whole words: prompts about
+odd combinations keep a draft model from learning the topics by heart. A seeded stream yields
+as many prompts as are wanted; the held-out ones are worded otherwise. Knows nothing of models
+or tokenizers.
 """
 
 import json
