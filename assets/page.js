@@ -65,6 +65,7 @@ Cactus.errand = (element, props, watch) => {
       link.click();
       setTimeout(() => URL.revokeObjectURL(link.href), 10000);
     }
+    if (errand.note) Cactus.say(errand.note);
     if (errand.kind === "link") {
       const address = new URL(location.href);
       address.search = errand.query;

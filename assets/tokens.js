@@ -88,6 +88,8 @@ Cactus.tokens = (element, props, watch) => {
     state("waiting");
   };
 
+  Cactus.say = (line) => { find(".stream-end").textContent = line; };
+
   const read = (record) => {
     if (!record) return restart();
     const follows = body.scrollHeight - body.scrollTop - body.clientHeight < 40;

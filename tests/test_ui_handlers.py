@@ -325,23 +325,25 @@ def page(session: FakeSession | None = None) -> PageHandlers:
 
 
 def test_a_link_sets_controls_and_names_what_it_ignores():
-    with pytest.warns(UserWarning, match="Ignored in the link.*draft_length"):
-        updates = page().restore(request(method="tas", epsilon="0.2", draft_length="99"))
+    *updates, note = page().restore(request(method="tas", epsilon="0.2", draft_length="99", pair="<img>"))
     changed = dict(zip(settings.control_keys(), updates, strict=True))
     assert changed["method"]["value"] == "tas" and changed["tas.epsilon"]["value"] == 0.2
     assert "value" not in changed["draft_length"]
+    said = json.loads(note)["note"]
+    assert "draft_length" in said and "pair" in said
+    assert "<" not in note
 
 
-def test_what_a_link_holds_cannot_become_markup():
-    with pytest.warns(UserWarning) as warned:
-        page().restore(request(pair="<img src=x onerror=alert(1)>"))
-    assert "<img" not in str(warned[0].message)
+def test_a_good_link_says_nothing():
+    assert page().restore(request(top_k="5"))[-1] == gr.skip()
 
 
 def test_share_gives_the_query():
     errand = json.loads(page().share(*row(draft_length=3)))
     assert errand["kind"] == "link"
     assert errand["query"] == "draft_length=3&prompt=hello"
+    assert errand["note"] == ""
+    assert "prompt" in json.loads(page().share(*row(prompt="x" * 5000)))["note"]
 
 
 def test_downloads_are_the_trace_itself():
@@ -353,9 +355,23 @@ def test_downloads_are_the_trace_itself():
     assert table["name"].endswith(".csv") and table["text"].startswith("round,position,status")
 
 
-def test_download_before_a_run_says_so():
-    with pytest.warns(UserWarning, match="run something first"):
-        assert page().trace_file(request()) == gr.skip()
+def test_what_needs_a_run_says_so_before_there_is_one():
+    for answer in (page().trace_file(request()), page().table_file(request())):
+        assert json.loads(answer)["note"] == "Nothing to save yet: run something first."
+    handlers = ReplayHandlers(Desk())
+    assert "Nothing to replay" in json.loads(play(handlers.again(request(), "4×"))[-1][-1])["note"]
+    assert "No further round" in json.loads(handlers.step(request())[-1])["note"]
+
+
+def test_the_pair_is_looked_at_again_only_while_it_is_loading():
+    session = FakeSession(load_seconds=0.4)
+    handlers = page(session)
+    handlers.loader.start("smollm2-135m")
+    note, timer = handlers.watch("smollm2-135m")
+    assert json.loads(note)["busy"] and timer.active
+    handlers.loader.wait(threading.Event(), ignore)
+    note, timer = handlers.watch("smollm2-135m")
+    assert not json.loads(note)["busy"] and not timer.active
 
 
 def test_choosing_a_method_shows_its_controls_alone():

@@ -20,9 +20,10 @@ from cactus.ui.stage import build_stage
 MODEL: dict[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1}
 PRIVATE: dict[str, Any] = {"api_visibility": "private"}
 QUIET: dict[str, Any] = PRIVATE | {"show_progress": "hidden", "concurrency_limit": None}
-AT_ONCE: dict[str, Any] = QUIET | {"queue": False}
+AT_ONCE: dict[str, Any] = QUIET | {"queue": False}  # works while the queue is full
 QUEUE_PLACES = 24
 KEEP_UPLOADS_SECONDS = 3600
+LOOK_SECONDS = 0.7  # between two looks at a pair being loaded
 
 
 def build(session: Runs, loader: Loader | None = None) -> gr.Blocks:
@@ -54,8 +55,8 @@ def _wire_runs(demo: gr.Blocks, parts: Parts, live: LiveHandlers, replay: Replay
         show_progress_on=shown[0], **MODEL, **PRIVATE,
     )  # fmt: skip
     opened = other["open"].upload(replay.open, [other["open"], other["speed"]], shown, **QUIET)
-    again = other["again"].click(replay.again, other["speed"], shown, **QUIET)
-    other["step"].click(replay.step, None, shown, **AT_ONCE)
+    again = other["again"].click(replay.again, other["speed"], [*shown, other["errand"]], **QUIET)
+    other["step"].click(replay.step, None, [*shown, other["errand"]], **AT_ONCE)
     going = [run, opened, again]
     other["stop"].click(live.stop, None, shown, cancels=going, **AT_ONCE)
     other["clear"].click(live.clear, None, shown, cancels=going, **AT_ONCE)
@@ -64,8 +65,9 @@ def _wire_runs(demo: gr.Blocks, parts: Parts, live: LiveHandlers, replay: Replay
 
 def _wire_page(demo: gr.Blocks, parts: Parts, page: PageHandlers) -> None:
     other, controls = parts.other, parts.controls
-    demo.load(page.restore, None, parts.row(), **QUIET)
-    demo.load(page.watch, controls["pair"], other["pair-note"], **QUIET)
+    demo.load(page.restore, None, [*parts.row(), other["errand"]], **AT_ONCE)
+    timer = gr.Timer(LOOK_SECONDS)
+    timer.tick(page.watch, controls["pair"], [other["pair-note"], timer], **AT_ONCE)
     controls["pair"].change(page.pair_note, controls["pair"], other["pair-note"], **AT_ONCE)
     controls["method"].change(page.choose, controls["method"], [other["method-note"], *parts.groups], **AT_ONCE)
     other["dice"].click(new_seed, None, controls["seed"], **AT_ONCE)

@@ -1,8 +1,10 @@
-"""Small lines of text beside the controls, as the page reads them: a pair's state, a method's formula."""
+"""What the page is told besides runs: a pair's state, a method's formula, something to do or to say once."""
 
 from __future__ import annotations
 
 import json
+import secrets
+from typing import Any
 
 from cactus.session import PairState
 from cactus.ui.desk import Loader
@@ -35,3 +37,13 @@ def pair_note(name: object, states: list[PairState], loader: Loader) -> str:
 def pair_label(state: PairState) -> str:
     """A pair in the list."""
     return state.label
+
+
+def errand(**what: Any) -> str:
+    """Something for the page to do once; the number makes two equal errands differ."""
+    return json.dumps({"errand": secrets.token_hex(8), **what}).replace("<", "\\u003c")
+
+
+def say(text: str) -> str:
+    """A line for the visitor, as plain text."""
+    return errand(kind="say", note=text)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import html
-import json
 import secrets
-from collections.abc import AsyncIterator
 from typing import Any
 
 import gradio as gr
@@ -14,8 +10,9 @@ import gradio as gr
 from cactus.trace import Trace
 from cactus.ui import notes, render, settings
 from cactus.ui.desk import Desk, Loader, Runs
+from cactus.ui.notes import errand, say
 
-LOAD_SECONDS = 0.5
+NOTHING_TO_SAVE = "Nothing to save yet: run something first."
 
 
 class PageHandlers:
@@ -26,12 +23,10 @@ class PageHandlers:
         self.loader = loader
         self.desk = desk
 
-    async def watch(self, pair: str) -> AsyncIterator[str]:
-        """The state of the pair, until nothing is being loaded."""
-        while self.loader.busy:
-            yield notes.pair_note(pair, self.session.states(), self.loader)
-            await asyncio.sleep(LOAD_SECONDS)
-        yield notes.pair_note(pair, self.session.states(), self.loader)
+    def watch(self, pair: str) -> tuple[str, gr.Timer]:
+        """The state of the pair, and whether to look again soon: while something is being loaded."""
+        busy = self.loader.busy
+        return self.pair_note(pair), gr.Timer(active=busy)
 
     def pair_note(self, pair: str) -> str:
         """The state of the pair now."""
@@ -41,9 +36,9 @@ class PageHandlers:
         """The settings of the link the page was opened with; bad ones are ignored, and said to be."""
         query = dict(request.query_params or {})
         values, complaints = settings.from_query(query, [state.name for state in self.session.states()])
-        if complaints:
-            gr.Warning("Ignored in the link: " + html.escape("; ".join(complaints)), title="Link")
-        return [gr.update(value=values[key]) if key in values else gr.skip() for key in settings.control_keys()]
+        note = say("Ignored in the link: " + "; ".join(complaints)) if complaints else gr.skip()
+        updates = [gr.update(value=values[key]) if key in values else gr.skip() for key in settings.control_keys()]
+        return [*updates, note]
 
     def choose(self, name: str) -> list[Any]:
         """The note of a method, and which methods' own controls are to be seen."""
@@ -53,32 +48,24 @@ class PageHandlers:
     def share(self, *row: Any) -> str:
         """Tell the page to put the settings into its address and onto the clipboard."""
         values = settings.as_values(row)
-        if len(values["prompt"] or "") > settings.MAX_LINK_TEXT:
-            gr.Warning(f"The prompt is longer than {settings.MAX_LINK_TEXT:,} characters and is left out of the link.")
-        return _errand(kind="link", query=settings.to_query(values))
+        long = [key for key in settings.TEXTS if len(values[key] or "") > settings.MAX_LINK_TEXT]
+        note = f"Too long for a link, so left out of it: {', '.join(long)}." if long else ""
+        return errand(kind="link", query=settings.to_query(values), note=note)
 
-    def trace_file(self, request: gr.Request) -> Any:
+    def trace_file(self, request: gr.Request) -> str:
         """Tell the page to save the trace."""
         trace = self._trace(request)
-        return gr.skip() if trace is None else _errand(kind="save", name="trace.json", text=trace.to_json())
+        return errand(kind="save", name="trace.json", text=trace.to_json()) if trace else say(NOTHING_TO_SAVE)
 
-    def table_file(self, request: gr.Request) -> Any:
+    def table_file(self, request: gr.Request) -> str:
         """Tell the page to save the table."""
         trace = self._trace(request)
-        return gr.skip() if trace is None else _errand(kind="save", name="tokens.csv", text=render.to_csv(trace))
+        return errand(kind="save", name="tokens.csv", text=render.to_csv(trace)) if trace else say(NOTHING_TO_SAVE)
 
     def _trace(self, request: gr.Request) -> Trace | None:
-        trace = self.desk.visit(request.session_hash).show.trace
-        if trace is None:
-            gr.Warning("Nothing to save yet: run something first.")
-        return trace
+        return self.desk.visit(request.session_hash).show.trace
 
 
 def new_seed() -> int:
     """For the dice."""
     return secrets.randbelow(1_000_000)
-
-
-def _errand(**what: Any) -> str:
-    """Something for the page to do once; the number makes two equal errands differ."""
-    return json.dumps({"errand": secrets.token_hex(8), **what}).replace("<", "\\u003c")

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import gradio as gr
 
@@ -13,6 +14,7 @@ from cactus.errors import CactusError
 from cactus.trace import Trace
 from cactus.ui.desk import Desk, Show
 from cactus.ui.live import PLOT_SECONDS, TEXT_SECONDS
+from cactus.ui.notes import say
 from cactus.ui.view import Shown, View
 
 SPEEDS: dict[str, float] = {"true speed": 1.0, "½×": 0.5, "4×": 4.0, "round by round": 0.0}
@@ -38,26 +40,25 @@ class ReplayHandlers:
         async for shown in self._play(request, trace, speed):
             yield shown
 
-    async def again(self, request: gr.Request, speed: str) -> AsyncIterator[Shown]:
+    async def again(self, request: gr.Request, speed: str) -> AsyncIterator[tuple[Any, ...]]:
         """Show the trace of this tab again, from the start."""
-        trace = self.desk.visit(request.session_hash).show.trace
-        if trace is None:
-            gr.Warning("Nothing to replay yet: run something or load a trace.")
+        show = self.desk.visit(request.session_hash).show
+        if show.trace is None:
+            yield *show.view.shown(), say("Nothing to replay yet: run something or load a trace.")
             return
-        async for shown in self._play(request, trace, speed):
-            yield shown
+        async for shown in self._play(request, show.trace, speed):
+            yield *shown, gr.skip()
 
-    def step(self, request: gr.Request) -> Shown:
+    def step(self, request: gr.Request) -> tuple[Any, ...]:
         """Show the next round of a replay that goes round by round."""
         show = self.desk.visit(request.session_hash).show
         if show.trace is None or show.stepped >= len(show.trace.rounds):
-            gr.Info("No further round: press Replay to start again.")
-            return show.view.shown()
+            return *show.view.shown(), say("No further round: press Replay to start again.")
         show.view.add(show.trace.rounds[show.stepped])
         show.stepped += 1
         if show.stepped == len(show.trace.rounds):
             show.view.finish(show.trace)
-        return show.view.shown()
+        return *show.view.shown(), gr.skip()
 
     async def _play(self, request: gr.Request, trace: Trace, speed: str) -> AsyncIterator[Shown]:
         show = self.desk.visit(request.session_hash).begin()
