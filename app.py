@@ -18,8 +18,13 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--host", help="address to listen on (default: this machine only; all on a Space)")
     parser.add_argument("--port", type=int, help="port (default: GRADIO_SERVER_PORT, else 7860)")
     parser.add_argument("--share", action="store_true", help="also give a public link through Gradio's relay")
-    parser.add_argument("--mcp", action="store_true", help="also serve the API as MCP tools")
+    parser.add_argument("--mcp", action="store_true", help="also serve the API as MCP tools (needs gradio[mcp])")
     return parser.parse_args(argv)
+
+
+def address(args: argparse.Namespace) -> str:
+    """Where to listen: as told, else everywhere on a Space and on this machine alone elsewhere."""
+    return args.host or os.environ.get("GRADIO_SERVER_NAME") or ("0.0.0.0" if space.IS_SPACE else "127.0.0.1")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -36,7 +41,7 @@ def main(argv: list[str] | None = None) -> None:
     demo = build(session, loader)
     loader.start(RunRequest.pair)
     demo.launch(
-        server_name=args.host or os.environ.get("GRADIO_SERVER_NAME") or ("0.0.0.0" if space.IS_SPACE else "127.0.0.1"),
+        server_name=address(args),
         server_port=args.port,
         share=args.share,
         mcp_server=args.mcp,

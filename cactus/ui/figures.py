@@ -52,7 +52,7 @@ def bare(traces: Sequence[Any], title: str, x_title: str, y_title: str) -> go.Fi
     )
     # At least ten rounds or tokens wide, so that the first ticks are whole numbers.
     figure.update_xaxes(
-        autorangeoptions={"include": [0, 10]},
+        autorangeoptions={"include": [0, 10], "clipmin": 0},
         title={"text": x_title, "standoff": 2, "font": {"size": 11}},
         zeroline=False,
         automargin=False,

@@ -19,6 +19,7 @@ from cactus.metrics import PositionCount, SeriesPoint, Tally, series_point
 from cactus.trace import Round, Trace
 from cactus.ui.figures import BLUE, GREEN, GREY, ORANGE, RED, VIOLET, bare, dots, line, remark
 
+HATCH = {"size": 4, "solidity": 0.3, "fillmode": "overlay"}
 Points = dict[int, dict[str, list[Any]]]
 """Trace index → attribute → values to append."""
 
@@ -52,17 +53,18 @@ class AcceptedLength(Plot):
     """Bars per round, coloured and hatched by how the round ended, with the running mean."""
 
     endings: ClassVar = {
-        "recovered": (0, "ended by a rejection", ORANGE, "/"),
+        "recovered": (0, "rejection", ORANGE, "/"),
         "bonus": (1, "all accepted", BLUE, ""),
-        "accepted": (2, "cut by the end", GREY, "x"),
-        "sampled": (2, "cut by the end", GREY, "x"),
+        "accepted": (2, "cut short", GREY, "x"),
+        "sampled": (2, "cut short", GREY, "x"),
     }
 
     def figure(self) -> go.Figure:
         looks = dict(sorted((index, look) for index, *look in self.endings.values()))
         bars = [
             go.Bar(
-                x=[], y=[], name=name, width=0.85, marker={"color": color, "pattern": {"shape": hatch, "size": 4}},
+                x=[], y=[], name=name, width=0.85,
+                marker={"color": color, "pattern": {"shape": hatch} | HATCH},
                 hovertemplate="round %{x}: %{y} accepted<extra></extra>",
             )
             for name, color, hatch in looks.values()
@@ -142,7 +144,7 @@ class Divergence(Plot):
         traces = [
             dots("h, accepted", GREEN, "circle"),
             dots("h, rejected", RED, "x"),
-            line("output", BLUE, 1.5, "solid", "token %{x}: %{y:.3g} nats in the output"),
+            line("output", BLUE, 1, "solid", "token %{x}: %{y:.3g} nats in the output"),
         ]
         if self.delta is not None:
             traces.append(line(f"δ = {self.delta:g}", VIOLET, 1.5, "dash", f"budget δ = {self.delta:g} nats a step"))

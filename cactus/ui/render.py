@@ -18,7 +18,7 @@ from cactus.trace import Round, Token, TopToken, Trace
 LABELS = (
     "draft probability p",
     "verifier probability q",
-    "boosted probability γ*",
+    "boosted to γ*",
     "accept probability",
     "random number u",
     "verifier entropy, nats",
