@@ -14,7 +14,7 @@ from cactus.models import shared
 from cactus.training import command, corpus
 from cactus.training import recipe as recipes
 from cactus.training.data import Dataset, frequent_tokens
-from cactus.training.evaluate import Answer, acceptance_by_position
+from cactus.training.evaluate import Answer, acceptance_by_position, held_out_answers
 from cactus.training.loss import distil
 from cactus.training.prompts import held_out_prompts, training_prompts
 from cactus.training.sampler import draw, sample
@@ -241,6 +241,21 @@ def test_schedule():
 
 
 # evaluation
+
+
+def test_held_out_answers_follow_prompts_of_unequal_length(verifier):
+    class Unequal(CharTokenizer):
+        def apply_chat_template(self, chats, add_generation_prompt):
+            return {"input_ids": [[3, EOS, 4], [3, EOS, 4, EOS, 9, EOS], [3, 7, 8, 9]]}
+
+    answers = held_out_answers(verifier, Unequal(), ["", "", ""], 1e-4, 6, (EOS,))
+    for answer, prompt in zip(answers, Unequal().apply_chat_template([], True)["input_ids"], strict=True):
+        assert answer.prompt_length == len(prompt) and answer.ids[: len(prompt)].tolist() == prompt
+        said = answer.ids[len(prompt) :].tolist()
+        assert len(said) == 6 or said.index(EOS) == len(said) - 1
+        with torch.no_grad():
+            greedy = verifier(answer.ids[None]).logits[0, len(prompt) - 1 : -1].argmax(-1)
+        assert greedy.tolist() == said
 
 
 def test_a_perfect_draft_model_is_always_accepted(verifier):

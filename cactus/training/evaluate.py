@@ -45,20 +45,24 @@ def held_out_answers(
     eos_ids: Sequence[int] = (),
     seed: int = 12345,
 ) -> list[Answer]:
-    """What the verifier answers, one answer a prompt."""
-    answers = []
-    for index, ids in enumerate(chat_ids(tokenizer, prompts)):
-        generator = torch.Generator().manual_seed(seed + index)
-        samples = sample(
-            verifier,
-            torch.tensor([ids]),
-            torch.tensor([temperature]),
-            max_new_tokens,
-            list(eos_ids),
-            generator,
-        )
-        answers.append(Answer(samples.ids[0, : len(ids) + int(samples.lengths[0])].long(), len(ids)))
-    return answers
+    """What the verifier answers, one answer a prompt, all in one batch."""
+    chats = chat_ids(tokenizer, prompts)
+    shortest, longest = min(map(len, chats)), max(map(len, chats))
+    rest = [ids[shortest:] + [-1] * (longest - len(ids)) for ids in chats]
+    samples = sample(
+        verifier,
+        torch.tensor([ids[:shortest] for ids in chats]),
+        torch.full((len(chats),), temperature),
+        longest - shortest + max_new_tokens,
+        list(eos_ids),
+        torch.Generator().manual_seed(seed),
+        torch.tensor(rest, dtype=torch.long),
+    )
+    ends = (shortest + samples.lengths).tolist()
+    return [
+        Answer(row[: min(end, len(ids) + max_new_tokens)].long(), len(ids))
+        for row, end, ids in zip(samples.ids, ends, chats, strict=True)
+    ]
 
 
 @torch.inference_mode()

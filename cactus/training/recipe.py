@@ -20,7 +20,7 @@ from cactus.errors import CactusError
 from cactus.models import shared
 from cactus.training import corpus
 from cactus.training.data import Dataset, frequent_tokens
-from cactus.training.evaluate import Acceptance, acceptance_by_position, held_out_answers
+from cactus.training.evaluate import Acceptance, Answer, acceptance_by_position, held_out_answers
 from cactus.training.prompts import held_out_prompts
 from cactus.training.train import Checkpoints, Progress, Trainer, TrainingPlan
 
@@ -134,20 +134,10 @@ def _sample(verifier: Verifier, recipe: Recipe, work: Path, tell: Listener) -> N
     )
 
 
-def _answers(verifier: Verifier, temperature: float, tell: Listener) -> Any:
+def _answers(verifier: Verifier, temperature: float, tell: Listener) -> list[Answer]:
+    tell("hold out", 0, 1, f"temperature {temperature}")
     prompts = held_out_prompts()
-    answers = []
-    for index, prompt in enumerate(prompts):
-        tell("hold out", index, len(prompts), f"temperature {temperature}")
-        answers += held_out_answers(
-            verifier.model,
-            verifier.tokenizer,
-            [prompt],
-            temperature,
-            eos_ids=verifier.eos_ids,
-            seed=12345 + index,
-        )
-    return answers
+    return held_out_answers(verifier.model, verifier.tokenizer, prompts, temperature, eos_ids=verifier.eos_ids)
 
 
 def _train(

@@ -1,8 +1,8 @@
 """Fast batched sampling from a Llama verifier that also keeps its last hidden states.
 
-All prompts of a batch have the same length, so no row needs padding or a mask,
-and the key/value cache is one preallocated block. Grouped query heads are folded
-into the query axis: a step then reads each cached key once, not once a head.
+All rows of a batch are as long as each other at every step (the rest of a longer prompt is fed
+like drawn tokens), so none needs padding or a mask, and the key/value cache is one block. Grouped
+query heads are folded into the query axis: a step then reads each cached key once, not once a head.
 Knows nothing of prompts, files or draft models.
 """
 
@@ -125,8 +125,12 @@ def sample(
     max_new_tokens: int,
     eos_ids: list[int],
     generator: torch.Generator,
+    given: Tensor | None = None,
 ) -> Samples:
-    """Answers of prompts [batch, prompt_length], row b drawn at temperatures[b] > 0."""
+    """Answers of prompts [batch, prompt_length], row b drawn at temperatures[b] > 0.
+
+    `given` [batch, n] fixes the tokens that follow, where not negative: the rest of longer prompts.
+    """
     rows, prompt_length = prompts.shape
     stepper = _Stepper(model, rows, prompt_length + max_new_tokens)
     ids = F.pad(prompts, (0, max_new_tokens)).int()
@@ -136,8 +140,11 @@ def sample(
     for step in range(max_new_tokens):
         state = stepper(fed)  # [live, hidden]
         tokens = draw(stepper.head(state).float() / temperatures[live, None], generator)
-        hidden[live, step], ids[live, prompt_length + step] = state.bfloat16(), tokens.int()
         ended = torch.isin(tokens, ends)
+        if given is not None and step < given.shape[1]:
+            fixed = given[live, step]
+            tokens, ended = torch.where(fixed < 0, tokens, fixed), ended & (fixed < 0)
+        hidden[live, step], ids[live, prompt_length + step] = state.bfloat16(), tokens.int()
         if ended.any():
             lengths[live[ended]] = step + 1
             left = (~ended).nonzero().squeeze(-1)
