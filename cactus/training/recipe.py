@@ -117,6 +117,7 @@ def make(verifier: Verifier, recipe: Recipe, work: Path, out: Path, tell: Listen
 def _sample(verifier: Verifier, recipe: Recipe, work: Path, tell: Listener) -> None:
     batches = corpus.plan(verifier.tokenizer, recipe.num_prompts, recipe.sampling_batch, recipe.seed)
     begin, tokens = time.monotonic(), 0
+    tell("sample", 0, recipe.sampling_seconds, f"up to {len(batches)} batches of {recipe.sampling_batch} prompts")
 
     def on_chunk(count: int) -> None:
         nonlocal tokens
