@@ -137,6 +137,17 @@ def test_grow_resumes_and_redoes_damage(tmp_path, verifier, chunks):
     assert not corpus.is_whole(second)
 
 
+def test_every_other_batch_is_an_open_conversation(verifier):
+    batches = corpus.plan(CharTokenizer(), 64, 8)
+    assert len(batches) >= 4 and [batch.open_ended for batch in batches[:4]] == [False, True, False, True]
+    assert len({batch.seed for batch in batches}) == len(batches)
+    assert all(batch.prompts.tolist() == [[3, 4]] * 8 for batch in batches if batch.open_ended)
+    samples = corpus.sample_batch(verifier, batches[1]._replace(prompts=batches[1].prompts.repeat(8, 1)), [EOS], 40)
+    assert (samples.lengths == 40).all()
+    turns = (samples.ids[:, 2:-1] == EOS).sum()
+    assert turns > 0  # an EOS ends a turn, and the text goes on behind it
+
+
 def test_no_time_no_chunk(tmp_path, verifier, chunks):
     corpus.grow(tmp_path, verifier, plan_of(chunks), [EOS], 0.0, 24)
     assert corpus.whole_chunks(tmp_path) == []
@@ -289,7 +300,7 @@ class CharTokenizer:
 
     def apply_chat_template(self, chats, add_generation_prompt):
         assert add_generation_prompt
-        return {"input_ids": [[3 + ord(c) % 90 for c in chat[0]["content"][:5]] for chat in chats]}
+        return {"input_ids": [[3, 4, *(3 + ord(c) % 90 for c in chat[0]["content"][:5])] for chat in chats]}
 
 
 def test_recipe_from_nothing_and_again_from_its_checkpoint(tmp_path, monkeypatch, verifier):

@@ -1,5 +1,8 @@
 """The training corpus: answers sampled from the verifier, kept in checkpointed chunk files.
 
+Half of the batches answer prompts; the other half are whole conversations, user turn included, for which the
+verifier is given nothing but the opening of a user turn. Prompts alone are too much alike: a draft model learns
+their kinds by heart and does worse on others.
 A chunk holds one batch: ids, answer lengths and the verifier's last hidden states,
 from which training rebuilds the verifier's distributions without running it again.
 A stopped run continues at the first missing chunk; a damaged chunk is sampled again.
@@ -11,7 +14,7 @@ import time
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,10 +31,11 @@ _CHECKED = ("ids", "lengths", "hidden")
 
 
 class Batch(NamedTuple):
-    """Prompts of one token length, and the seed of the answers."""
+    """Prompts of one token length, and the seed of the answers. `open_ended`: an EOS ends a turn, not the text."""
 
     prompts: Tensor  # [batch, prompt_length]
     seed: int
+    open_ended: bool = False
 
 
 def chat_ids(tokenizer: PreTrainedTokenizerBase, prompts: Iterable[str]) -> list[list[int]]:
@@ -40,8 +44,17 @@ def chat_ids(tokenizer: PreTrainedTokenizerBase, prompts: Iterable[str]) -> list
     return list(tokenizer.apply_chat_template(chats, add_generation_prompt=True)["input_ids"])
 
 
+def opening_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """A chat up to where the user would begin to write: what two chats begin with."""
+    pairs = zip(*chat_ids(tokenizer, ["A", "z"]), strict=False)
+    return [first for first, second in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+
+
 def plan(tokenizer: PreTrainedTokenizerBase, num_prompts: int, batch_size: int, seed: int = 0) -> list[Batch]:
-    """All batches of a corpus in a fixed, shuffled order; remainders of a length are left out."""
+    """All batches of a corpus in a fixed order: prompts, shuffled, and open conversations by turns.
+
+    Remainders of a prompt length are left out.
+    """
     groups: defaultdict[int, list[list[int]]] = defaultdict(list)
     for ids in chat_ids(tokenizer, islice(training_prompts(seed), num_prompts)):
         groups[len(ids)].append(ids)
@@ -51,7 +64,12 @@ def plan(tokenizer: PreTrainedTokenizerBase, num_prompts: int, batch_size: int, 
         for start in range(0, len(group) - batch_size + 1, batch_size)
     ]
     random.Random(seed).shuffle(rows)
-    return [Batch(torch.tensor(ids), seed * 1_000_003 + index) for index, ids in enumerate(rows)]
+    opening = torch.tensor([opening_ids(tokenizer)]).expand(batch_size, -1)  # [batch, opening]
+    batches = []
+    for ids in rows:
+        batches.append(Batch(torch.tensor(ids), seed * 1_000_003 + len(batches)))
+        batches.append(Batch(opening, seed * 1_000_003 + len(batches), open_ended=True))
+    return batches
 
 
 def chunk_path(folder: Path, index: int) -> Path:
@@ -120,9 +138,10 @@ def grow(
 
 def sample_batch(verifier: LlamaForCausalLM, batch: Batch, eos_ids: list[int], max_new_tokens: int) -> Samples:
     """Temperatures are mixed within the batch, 0.6 to 1.0."""
+    ends = [] if batch.open_ended else eos_ids
     generator = torch.Generator().manual_seed(batch.seed)
     temperatures = 0.6 + 0.4 * torch.rand(len(batch.prompts), generator=generator)
-    return sample(verifier, batch.prompts, temperatures, max_new_tokens, eos_ids, generator)
+    return sample(verifier, batch.prompts, temperatures, max_new_tokens, ends, generator)
 
 
 def whole_chunks(folder: Path) -> list[Samples]:

@@ -43,7 +43,7 @@ class Recipe:
     num_prompts: int = 40_000
     sampling_batch: int = 128
     max_new_tokens: int = 200
-    vocabulary: int = 8192
+    vocabulary: int = 16_384
     num_layers: int = 2
     init_from: tuple[int, ...] = (0, -1)
     start_from: Path | None = None  # folder of a draft model to improve, instead of init_from

@@ -136,7 +136,7 @@ def sample(
     ids = F.pad(prompts, (0, max_new_tokens)).int()
     hidden = torch.zeros(rows, max_new_tokens, model.config.hidden_size, dtype=torch.bfloat16)
     lengths = torch.full((rows,), max_new_tokens, dtype=torch.int32)
-    live, fed, ends = torch.arange(rows), _feed_shared(stepper, prompts), torch.tensor(eos_ids)
+    live, fed, ends = torch.arange(rows), _feed_shared(stepper, prompts), torch.tensor(eos_ids, dtype=torch.long)
     for step in range(max_new_tokens):
         state = stepper(fed)  # [live, hidden]
         tokens = draw(stepper.head(state).float() / temperatures[live, None], generator)
