@@ -12,6 +12,11 @@ from numbers import Real
 Value = float | int | str
 
 
+def _plain(number: float) -> str:
+    """Without an exponent where it is whole: 4294967295, not 4.29497e+09."""
+    return str(int(number)) if float(number).is_integer() else f"{number:g}"
+
+
 @dataclass(frozen=True)
 class Parameter:
     """A number between `minimum` and `maximum`, or, where `choices` is given, one of them."""
@@ -37,10 +42,10 @@ class Parameter:
         noun = "a whole number" if self.kind is int else "a number"
         low, high = self.minimum, self.maximum
         if low is not None and high is not None:
-            return f"{noun} between {low:g} and {high:g}"
+            return f"{noun} between {_plain(low)} and {_plain(high)}"
         if low is not None:
-            return f"{noun} of at least {low:g}"
-        return noun if high is None else f"{noun} of at most {high:g}"
+            return f"{noun} of at least {_plain(low)}"
+        return noun if high is None else f"{noun} of at most {_plain(high)}"
 
     def check(self, value: object) -> Value:
         """The value in this parameter's type. ValueError if it is not allowed."""
