@@ -13,7 +13,7 @@ from cactus.cli import main
 from cactus.models import shared
 from cactus.training import command, corpus
 from cactus.training import recipe as recipes
-from cactus.training.data import Dataset, frequent_tokens
+from cactus.training.data import Dataset, likely_tokens
 from cactus.training.evaluate import Answer, acceptance_by_position, held_out_answers
 from cactus.training.loss import distil
 from cactus.training.prompts import held_out_prompts, training_prompts
@@ -196,10 +196,15 @@ def test_batches_can_start_anywhere(chunks):
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_frequent_tokens_keep_the_required(chunks):
-    ids = frequent_tokens(chunks, 40, VOCAB, [EOS, 96])
+def test_likely_tokens_are_the_verifiers_and_keep_the_required(verifier, chunks):
+    ids = likely_tokens(chunks, verifier.lm_head.weight, 40, [EOS, 96])
     assert {EOS, 96} <= set(ids.tolist()) and len(ids.unique()) == 40
     assert torch.equal(ids, ids.sort().values)
+    states = [chunk.hidden[row, : chunk.lengths[row]] for chunk in chunks for row in range(len(chunk.ids))]
+    mass = verifier.lm_head(torch.cat(states).float()).softmax(-1).mean(0)
+    outside = [token for token in range(VOCAB) if token not in ids.tolist()]
+    kept = [token for token in ids.tolist() if token not in (EOS, 96)]
+    assert mass[outside].max() <= mass[kept].min()
 
 
 # training

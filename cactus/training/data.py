@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from cactus.training.sampler import Samples
 
+_POSITIONS = 512  # of which logits over the whole vocabulary are held at once
 _POOL = 16  # batches whose rows are sorted by length together, so that little is padding
 
 
@@ -63,14 +64,24 @@ class Dataset:
         return TrainingBatch(padded, torch.cat(positions), torch.cat(hidden))
 
 
-def frequent_tokens(chunks: Sequence[Samples], size: int, vocab_size: int, required: Sequence[int]) -> Tensor:
-    """The `size` most frequent answer tokens, ascending, `required` ones always included.
+def likely_tokens(
+    chunks: Sequence[Samples],
+    head: Tensor,  # [vocab, hidden], the verifier's output head
+    size: int,
+    required: Sequence[int],
+    positions: int = 40_000,
+) -> Tensor:
+    """The `size` tokens to which the verifier gives most probability at temperature 1, ascending int64 [size].
 
-    Ties go to the lower id: byte-pair vocabularies list common pieces first.
+    `required` ones are always included. Averaged over a seeded draw of positions: counting the sampled tokens
+    instead would know nothing of those that could have been drawn.
     """
-    counts = torch.zeros(vocab_size, dtype=torch.long)
-    for chunk in chunks:
-        inside = torch.arange(chunk.hidden.shape[1]) < chunk.lengths[:, None]
-        counts += torch.bincount(chunk.ids[:, chunk.prompt_length :][inside], minlength=vocab_size)
-    counts[list(required)] = counts.max() + 1
-    return counts.argsort(descending=True, stable=True)[:size].sort().values
+    inside = [torch.arange(chunk.hidden.shape[1]) < chunk.lengths[:, None] for chunk in chunks]
+    hidden = torch.cat([chunk.hidden[rows] for chunk, rows in zip(chunks, inside, strict=True)])  # [tokens, hidden]
+    chosen = torch.randperm(len(hidden), generator=torch.Generator().manual_seed(0))[:positions]
+    mass = torch.zeros(head.shape[0], dtype=torch.float64)
+    with torch.inference_mode():
+        for rows in hidden[chosen].split(_POSITIONS):
+            mass += (rows.to(head.dtype) @ head.T).float().softmax(-1).sum(0).double()
+    mass[list(required)] = mass.max() + 1
+    return mass.argsort(descending=True, stable=True)[:size].sort().values

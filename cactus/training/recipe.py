@@ -19,7 +19,7 @@ from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerB
 from cactus.errors import CactusError
 from cactus.models import shared
 from cactus.training import corpus
-from cactus.training.data import Dataset, frequent_tokens
+from cactus.training.data import Dataset, likely_tokens
 from cactus.training.evaluate import Acceptance, Answer, acceptance_by_position, held_out_answers
 from cactus.training.prompts import held_out_prompts
 from cactus.training.train import Checkpoints, Progress, Trainer, TrainingPlan
@@ -148,8 +148,8 @@ def _train(
     chunks = corpus.whole_chunks(work / _CORPUS)
     data = Dataset(chunks if saved is None else _as_before(chunks, saved["rows"]))
     required = {*verifier.eos_ids, *verifier.tokenizer.all_special_ids}
-    vocab_size = verifier.model.config.vocab_size
-    token_ids = frequent_tokens(data.chunks, recipe.vocabulary, vocab_size, sorted(required))
+    head = verifier.model.lm_head.weight
+    token_ids = likely_tokens(data.chunks, head, recipe.vocabulary, sorted(required))
 
     def fresh(plan: TrainingPlan) -> Trainer:
         return Trainer(_initial(verifier.model, token_ids, recipe), data, plan)
