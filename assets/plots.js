@@ -14,6 +14,8 @@ Cactus.plot = (element, props, watch) => {
     const layout = figure.layout;
     return {
       ...layout,
+      // On a phone the legend takes two rows: the title needs to stand above both.
+      margin: element.clientWidth < 400 ? { ...layout.margin, t: 68 } : layout.margin,
       font: { ...layout.font, color: text, family: getComputedStyle(element).fontFamily },
       xaxis: axis(layout.xaxis),
       yaxis: axis(layout.yaxis),

@@ -33,6 +33,7 @@ def test_fault_15_hybrid_models_are_refused_by_name():
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_attention_models_are_taken(family):
     check_rewindable(tiny.model(family))
+    assert HFModel(tiny.model(family)).feed([5, 9]).logits.shape == (1, 300)
 
 
 def test_feeding_beyond_the_context_or_rewinding_forward_is_refused():
