@@ -18,7 +18,7 @@ from cactus.training.evaluate import Answer, acceptance_by_position, held_out_an
 from cactus.training.loss import distil
 from cactus.training.prompts import held_out_prompts, training_prompts
 from cactus.training.sampler import draw, sample
-from cactus.training.train import Checkpoints, Trainer, TrainingPlan
+from cactus.training.train import Checkpoints, SharedStudent, Trainer, TrainingPlan
 
 VOCAB, EOS = 97, 2
 
@@ -59,7 +59,7 @@ def chunks(verifier):
 
 
 def trainer_for(verifier, chunks, plan: TrainingPlan) -> Trainer:
-    return Trainer(shared.build(verifier, torch.arange(64)), Dataset(chunks), plan)
+    return Trainer(SharedStudent(shared.build(verifier, torch.arange(64))), Dataset(chunks), plan)
 
 
 # prompts
@@ -84,6 +84,7 @@ def test_hidden_states_and_ids_match_a_plain_forward(verifier, chunks):
     for row, length in enumerate(samples.lengths.tolist()):
         found = samples.hidden[row, :length].float()
         torch.testing.assert_close(found, hidden[row, start : start + length], atol=0.03, rtol=0.02)
+    torch.testing.assert_close(samples.prompt_hidden.float(), hidden[:, :start], atol=0.03, rtol=0.02)
 
 
 def test_nothing_behind_the_end(chunks):
@@ -237,8 +238,8 @@ def test_resumed_equals_uninterrupted(tmp_path, verifier, chunks):
     resumed = trainer_for(verifier, chunks, plan)
     resumed.restore(checkpoints.load())
     resumed.run(12)
-    for name, value in shared.own_state(whole.draft_model).items():
-        assert torch.equal(value, shared.own_state(resumed.draft_model)[name]), name
+    for name, value in whole.student.own_state().items():
+        assert torch.equal(value, resumed.student.own_state()[name]), name
 
 
 def test_damaged_checkpoint(tmp_path):

@@ -27,7 +27,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
 from cactus.training.prompts import training_prompts
 from cactus.training.sampler import Samples, sample
 
-_CHECKED = ("ids", "lengths", "hidden")
+_CHECKED = ("ids", "lengths", "hidden", "prompt_hidden")
 
 
 class Batch(NamedTuple):

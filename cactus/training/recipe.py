@@ -22,7 +22,7 @@ from cactus.training import corpus
 from cactus.training.data import Dataset, likely_tokens
 from cactus.training.evaluate import Acceptance, Answer, acceptance_by_position, held_out_answers
 from cactus.training.prompts import held_out_prompts
-from cactus.training.train import Checkpoints, Progress, Trainer, TrainingPlan
+from cactus.training.train import Checkpoints, Progress, SharedStudent, Trainer, TrainingPlan
 
 _CORPUS, _CHECKPOINT = "corpus", "training.pt"
 _TIMED_STEPS = 4
@@ -104,7 +104,7 @@ def make(verifier: Verifier, recipe: Recipe, work: Path, out: Path, tell: Listen
     answers = {t: _answers(verifier, t, tell) for t in recipe.temperatures}
     verifier.model.float()  # master weights of what is trained, exact scores of what is evaluated
     trainer, token_ids = _train(verifier, recipe, work, checkpoints, tell)
-    shared.save(out, trainer.draft_model, token_ids)
+    shared.save(out, trainer.student.draft_model, token_ids)
     draft_model, token_ids = shared.load(out, verifier.model)
     results = []
     for temperature, texts in answers.items():
@@ -143,7 +143,7 @@ def _answers(verifier: Verifier, temperature: float, tell: Listener) -> list[Ans
 
 def _train(
     verifier: Verifier, recipe: Recipe, work: Path, checkpoints: Checkpoints, tell: Listener
-) -> tuple[Trainer, Tensor]:
+) -> tuple[Trainer[SharedStudent], Tensor]:
     saved = checkpoints.load() if checkpoints.path.exists() else None
     chunks = corpus.whole_chunks(work / _CORPUS)
     data = Dataset(chunks if saved is None else _as_before(chunks, saved["rows"]))
@@ -151,8 +151,8 @@ def _train(
     head = verifier.model.lm_head.weight
     token_ids = likely_tokens(data.chunks, head, recipe.vocabulary, sorted(required))
 
-    def fresh(plan: TrainingPlan) -> Trainer:
-        return Trainer(_initial(verifier.model, token_ids, recipe), data, plan)
+    def fresh(plan: TrainingPlan) -> Trainer[SharedStudent]:
+        return Trainer(SharedStudent(_initial(verifier.model, token_ids, recipe)), data, plan)
 
     if saved is None:
         trainer = fresh(_plan(recipe, fresh))
@@ -178,7 +178,7 @@ def _initial(verifier: LlamaForCausalLM, token_ids: Tensor, recipe: Recipe) -> L
     return draft_model
 
 
-def _plan(recipe: Recipe, fresh: Callable[[TrainingPlan], Trainer]) -> TrainingPlan:
+def _plan(recipe: Recipe, fresh: Callable[[TrainingPlan], Trainer[Any]]) -> TrainingPlan:
     """As many steps as the time allows, by timing a few that are thrown away."""
     plan = TrainingPlan(
         steps=1000,
@@ -207,7 +207,7 @@ def _as_before(chunks: Iterable[Any], rows: int) -> list[Any]:
     return kept
 
 
-def _record(out: Path, trainer: Trainer, recipe: Recipe, results: list[Acceptance], seconds: float) -> None:
+def _record(out: Path, trainer: Trainer[Any], recipe: Recipe, results: list[Acceptance], seconds: float) -> None:
     record = {
         "recipe": asdict(recipe) | {"start_from": recipe.start_from and recipe.start_from.name},
         "plan": asdict(trainer.plan),

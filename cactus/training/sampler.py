@@ -18,11 +18,16 @@ _BLOCK = 256  # columns summed at once when drawing from a large vocabulary
 
 @dataclass(frozen=True)
 class Samples:
-    """One batch. `hidden[b, i]` is what the output head read to draw `ids[b, prompt_length + i]`."""
+    """One batch. `hidden[b, i]` is what the output head read to draw `ids[b, prompt_length + i]`.
+
+    `prompt_hidden[b, i]` is the same for the prompt's token i + 1: together they are the verifier's last hidden
+    states at every token but the last.
+    """
 
     ids: Tensor  # int32 [batch, prompt_length + steps], zero behind the end
     lengths: Tensor  # int32 [batch], tokens of the answer, its EOS included
     hidden: Tensor  # bfloat16 [batch, steps, hidden_size]
+    prompt_hidden: Tensor  # bfloat16 [batch, prompt_length - 1, hidden_size]
     prompt_length: int
 
 
@@ -45,7 +50,7 @@ class _Stepper:
         self.up = [torch.cat([b.mlp.gate_proj.weight, b.mlp.up_proj.weight]) for b in self.layers]
 
     def __call__(self, ids: Tensor) -> Tensor:
-        """Feed ids [batch, n]; the normed hidden states of the last position [batch, hidden]."""
+        """Feed ids [batch, n]; their normed last hidden states [batch, n, hidden]."""
         hidden = self.model.embed_tokens(ids)  # [batch, n, hidden]
         positions = torch.arange(self.length, self.length + ids.shape[1])[None]
         cos, sin = (t[:, None] for t in self.model.rotary_emb(hidden, positions))
@@ -55,7 +60,7 @@ class _Stepper:
             gate, up = F.linear(layer.post_attention_layernorm(hidden), self.up[index]).chunk(2, -1)
             hidden = hidden + layer.mlp.down_proj(F.silu(gate) * up)
         self.length += ids.shape[1]
-        return self.model.norm(hidden[:, -1])
+        return self.model.norm(hidden)
 
     def _attend(self, index: int, layer: torch.nn.Module, normed: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         batch, count, _ = normed.shape
@@ -108,13 +113,14 @@ def _invert(weights: Tensor, uniform: Tensor) -> Tensor:
     return index.squeeze(-1).clamp_max(weights.shape[-1] - 1)
 
 
-def _feed_shared(stepper: _Stepper, prompts: Tensor) -> Tensor:
-    """Feed what all prompts begin with (the system prompt) once; the rest of each prompt."""
-    same = (prompts[:, :-1] == prompts[:1, :-1]).all(0).long().cumprod(0).sum().item()
+def _feed_prompts(stepper: _Stepper, prompts: Tensor) -> Tensor:
+    """Hidden states of prompts [batch, n] -> [batch, n, hidden]; a common beginning is fed once."""
+    same = int((prompts[:, :-1] == prompts[:1, :-1]).all(0).long().cumprod(0).sum())
+    states = []
     if same:
-        stepper(prompts[:1, :same])
+        states.append(stepper(prompts[:1, :same]).expand(len(prompts), -1, -1))
         stepper.keep(torch.zeros(len(prompts), dtype=torch.long))
-    return prompts[:, same:]
+    return torch.cat([*states, stepper(prompts[:, same:])], 1)
 
 
 @torch.inference_mode()
@@ -136,9 +142,10 @@ def sample(
     ids = F.pad(prompts, (0, max_new_tokens)).int()
     hidden = torch.zeros(rows, max_new_tokens, model.config.hidden_size, dtype=torch.bfloat16)
     lengths = torch.full((rows,), max_new_tokens, dtype=torch.int32)
-    live, fed, ends = torch.arange(rows), _feed_shared(stepper, prompts), torch.tensor(eos_ids, dtype=torch.long)
+    live, ends = torch.arange(rows), torch.tensor(eos_ids, dtype=torch.long)
+    prompt_hidden, state = _feed_prompts(stepper, prompts).split([prompt_length - 1, 1], 1)
     for step in range(max_new_tokens):
-        state = stepper(fed)  # [live, hidden]
+        state = state[:, -1]  # [live, hidden]
         tokens = draw(stepper.head(state).float() / temperatures[live, None], generator)
         ended = torch.isin(tokens, ends)
         if given is not None and step < given.shape[1]:
@@ -152,5 +159,6 @@ def sample(
                 break
             stepper.keep(left)
             live, tokens = live[left], tokens[left]
-        fed = tokens[:, None]
-    return Samples(ids, lengths, hidden, prompt_length)
+        if step + 1 < max_new_tokens:
+            state = stepper(tokens[:, None])
+    return Samples(ids, lengths, hidden, prompt_hidden.bfloat16(), prompt_length)

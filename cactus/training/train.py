@@ -1,6 +1,6 @@
-"""Training of a shared draft model on the verifier's distributions.
+"""Training of a student on a verifier's distributions: steps, learning rates, checkpoints.
 
-Only the draft model's layers and norm learn; embeddings and head stay the verifier's.
+What is trained is a `Student`; the first is a shared draft model, of which only the layers and the norm learn.
 Cross entropy first, then a growing share of the distance 1 - sum min(p, q), whose
 complement is the acceptance rate. Checkpoints are atomic, and a resumed run ends where
 an uninterrupted one would. Knows nothing of how the text was sampled.
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from math import cos, pi
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -62,18 +62,52 @@ class Progress(NamedTuple):
     tokens: int
 
 
-class Trainer:
-    """A draft model in float32, its optimizers, and where it stands."""
+class Student(Protocol):
+    """What learns. `own_state`: what of it does, to be stored; `parameters`: the same, as leaves of the gradient."""
 
-    def __init__(self, draft_model: LlamaForCausalLM, data: Dataset, plan: TrainingPlan) -> None:
-        self.draft_model, self.data, self.plan, self.step = draft_model, data, plan, 0
+    @property
+    def parameters(self) -> list[Tensor]: ...
+
+    def own_state(self) -> dict[str, Tensor]: ...
+
+    def load(self, state: dict[str, Tensor]) -> None: ...
+
+    def loss(self, batch: TrainingBatch, tv_share: float) -> Distilled:
+        """Differentiable, with the batch's acceptance beside it."""
+
+
+class SharedStudent:
+    """A shared draft model (`models.shared`); embeddings and head stay the verifier's."""
+
+    def __init__(self, draft_model: LlamaForCausalLM) -> None:
+        self.draft_model = draft_model
         names = own_state(draft_model)
-        self.parameters = [p for n, p in draft_model.named_parameters() if n in names]
         draft_model.requires_grad_(False)
-        for parameter in self.parameters:
-            parameter.requires_grad_(True)
-        self.optimizers = _optimizers(self.parameters, plan)
+        self.parameters = [p.requires_grad_(True) for n, p in draft_model.named_parameters() if n in names]
         self.head = draft_model.lm_head.weight.detach().bfloat16()
+
+    def own_state(self) -> dict[str, Tensor]:
+        return own_state(self.draft_model)
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        self.draft_model.load_state_dict(state, strict=False)
+
+    def loss(self, batch: TrainingBatch, tv_share: float) -> Distilled:
+        with torch.autocast("cpu", torch.bfloat16):
+            out = self.draft_model.model(batch.ids, use_cache=False)
+        hidden = out.last_hidden_state.flatten(0, 1)[batch.positions]  # [positions, hidden]
+        return distil(hidden.float(), batch.verifier_hidden, self.head, tv_share)
+
+
+StudentType = TypeVar("StudentType", bound=Student)
+
+
+class Trainer(Generic[StudentType]):
+    """A student in float32, its optimizers, and where it stands."""
+
+    def __init__(self, student: StudentType, data: Dataset, plan: TrainingPlan) -> None:
+        self.student, self.data, self.plan, self.step = student, data, plan, 0
+        self.optimizers = _optimizers(student.parameters, plan)
 
     def run(self, until: int, on_step: Callable[[Progress], Any] = lambda progress: None) -> None:
         """Steps up to number `until`; stop early by raising from `on_step`."""
@@ -83,9 +117,9 @@ class Trainer:
 
     def _step(self, batch: TrainingBatch) -> Progress:
         rate = self.plan.rate_at(self.step)
-        result = self.evaluate(batch, self.plan.tv_at(self.step))
+        result = self.student.loss(batch, self.plan.tv_at(self.step))
         result.loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        torch.nn.utils.clip_grad_norm_(self.student.parameters, 1.0)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = self.plan.learning_rate * rate
@@ -94,24 +128,18 @@ class Trainer:
         self.step += 1
         return Progress(self.step, float(result.loss.detach()), result.acceptance, rate, len(batch.positions))
 
-    def evaluate(self, batch: TrainingBatch, tv_share: float = 0.0) -> Distilled:
-        with torch.autocast("cpu", torch.bfloat16):
-            out = self.draft_model.model(batch.ids, use_cache=False)
-        hidden = out.last_hidden_state.flatten(0, 1)[batch.positions]  # [positions, hidden]
-        return distil(hidden.float(), batch.verifier_hidden, self.head, tv_share)
-
     def state(self) -> dict[str, Any]:
         return {
             "plan": asdict(self.plan),
             "step": self.step,
             "rows": len(self.data.rows),
-            "weights": own_state(self.draft_model),
+            "weights": self.student.own_state(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         self.step = state["step"]
-        self.draft_model.load_state_dict(state["weights"], strict=False)
+        self.student.load(state["weights"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
 
@@ -135,11 +163,11 @@ class Checkpoints:
     def __init__(self, path: Path, seconds: float = 120.0) -> None:
         self.path, self.seconds, self.last = path, seconds, time.monotonic()
 
-    def maybe_save(self, trainer: Trainer) -> None:
+    def maybe_save(self, trainer: Trainer[Any]) -> None:
         if time.monotonic() - self.last >= self.seconds:
             self.save(trainer)
 
-    def save(self, trainer: Trainer) -> None:
+    def save(self, trainer: Trainer[Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         partial = self.path.with_suffix(".partial")
         torch.save(trainer.state(), partial)
