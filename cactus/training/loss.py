@@ -31,6 +31,27 @@ def distil(
     return Distilled(loss, float(accepted))
 
 
+def distil_logits(draft_logits: Tensor, verifier_logits: Tensor, tv_share: float) -> Distilled:
+    """The same of logits [positions, k], for draft models whose head learns too."""
+    loss, accepted = _DistilLogits.apply(draft_logits, verifier_logits, tv_share)
+    return Distilled(loss, float(accepted))
+
+
+class _DistilLogits(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, draft_logits: Tensor, verifier_logits: Tensor, tv_share: float) -> tuple[Tensor, Tensor]:
+        count = len(draft_logits)
+        loss, accepted, slope = _block(draft_logits, verifier_logits, tv_share)
+        ctx.save_for_backward(slope / count)
+        accepted = accepted / count
+        ctx.mark_non_differentiable(accepted)
+        return loss / count, accepted
+
+    @staticmethod
+    def backward(ctx, grad_loss: Tensor, _: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.saved_tensors[0] * grad_loss, None, None
+
+
 class _Distil(torch.autograd.Function):
     @staticmethod
     def forward(

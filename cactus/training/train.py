@@ -7,7 +7,7 @@ an uninterrupted one would. Knows nothing of how the text was sampled.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from math import cos, pi
 from pathlib import Path
@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from cactus.models.shared import own_state
-from cactus.training.data import Dataset, TrainingBatch
+from cactus.training.data import TrainingBatch
 from cactus.training.loss import Distilled, distil
 
 
@@ -72,7 +72,7 @@ class Student(Protocol):
 
     def load(self, state: dict[str, Tensor]) -> None: ...
 
-    def loss(self, batch: TrainingBatch, tv_share: float) -> Distilled:
+    def loss(self, batch: Any, tv_share: float) -> Distilled:
         """Differentiable, with the batch's acceptance beside it."""
 
 
@@ -99,15 +99,27 @@ class SharedStudent:
         return distil(hidden.float(), batch.verifier_hidden, self.head, tv_share)
 
 
+class Data(Protocol):
+    """What is learnt from; `rows` are its texts."""
+
+    @property
+    def rows(self) -> Sequence[Any]: ...
+
+    def batches(self, batch_size: int, seed: int, start: int = 0) -> Iterator[Any]: ...
+
+
 StudentType = TypeVar("StudentType", bound=Student)
 
 
 class Trainer(Generic[StudentType]):
     """A student in float32, its optimizers, and where it stands."""
 
-    def __init__(self, student: StudentType, data: Dataset, plan: TrainingPlan) -> None:
+    def __init__(
+        self, student: StudentType, data: Data, plan: TrainingPlan, tables: Sequence[Tensor] = ()
+    ) -> None:
+        """`tables`: parameters of which single rows are looked up (embeddings); these are no matrices to Muon."""
         self.student, self.data, self.plan, self.step = student, data, plan, 0
-        self.optimizers = _optimizers(student.parameters, plan)
+        self.optimizers = _optimizers(student.parameters, plan, {id(table) for table in tables})
 
     def run(self, until: int, on_step: Callable[[Progress], Any] = lambda progress: None) -> None:
         """Steps up to number `until`; stop early by raising from `on_step`."""
@@ -144,10 +156,11 @@ class Trainer(Generic[StudentType]):
             optimizer.load_state_dict(saved)
 
 
-def _optimizers(parameters: list[Tensor], plan: TrainingPlan) -> list[torch.optim.Optimizer]:
-    """AdamW for all, or Muon for the matrices and AdamW for the norms."""
-    matrices = [p for p in parameters if p.ndim == 2 and plan.optimizer == "muon"]
-    others = [p for p in parameters if p.ndim != 2 or plan.optimizer != "muon"]
+def _optimizers(parameters: list[Tensor], plan: TrainingPlan, tables: set[int]) -> list[torch.optim.Optimizer]:
+    """AdamW for all, or Muon for the matrices and AdamW for the rest."""
+    matrices = [p for p in parameters if p.ndim == 2 and id(p) not in tables and plan.optimizer == "muon"]
+    chosen = {id(p) for p in matrices}
+    others = [p for p in parameters if id(p) not in chosen]
     rate, decay = plan.learning_rate, plan.weight_decay
     optimizers: list[torch.optim.Optimizer] = [
         torch.optim.AdamW(others, lr=rate, betas=(0.9, 0.95), weight_decay=decay)
