@@ -180,7 +180,7 @@ def test_standing_inside_a_block_equals_the_block_s_own_numbers():
         steps, p, q = spending(rule, draft, verifier, tokens)
         for i, token in enumerate(tokens):
             standing = rule.at(p, q, torch.tensor(tokens), i)
-            h = standing.adjusted_probs(q[i], token)
+            h = standing.adjusted_probs(p[i], q[i], token)
             assert h[token].item() == pytest.approx(steps.boosted_prob[i].item(), abs=TOLERANCE)
             assert kl(h, q[i]).item() == pytest.approx(steps.kl[i].item(), abs=1e-9)
             output = exact.brute_output(standing, p[i], q[i])

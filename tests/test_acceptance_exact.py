@@ -240,7 +240,7 @@ def test_the_taylor_step_spends_half_chi2_exactly_and_kl_at_most_log(delta):
     lifted = 0
     for draft, verifier in PAIRS:
         for token in range(len(draft)):
-            h = rule.adjusted_probs(verifier, token)
+            h = rule.adjusted_probs(draft, verifier, token)
             spent = kl(h, verifier).item()
             assert spent <= math.log1p(2 * delta) + 1e-9
             if h[token] <= 0.5:  # Corollary 6

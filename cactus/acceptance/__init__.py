@@ -2,6 +2,6 @@
 
 from cactus.acceptance.parameter import Parameter
 from cactus.acceptance.registry import RULES, make_rule
-from cactus.acceptance.rule import Rule, Steps
+from cactus.acceptance.rule import Guarantee, Rule, Steps
 
-__all__ = ["RULES", "Parameter", "Rule", "Steps", "make_rule"]
+__all__ = ["RULES", "Guarantee", "Parameter", "Rule", "Steps", "make_rule"]

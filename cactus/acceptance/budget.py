@@ -25,6 +25,7 @@ class CactusBudget(LiftRule):
     name = "cactus_budget"
     label = "Cactus, budgeted"
     summary = "Cactus with a budget for the whole text; once it is spent, lossless."
+    lift_reason = "min(ln(1 + 2δ), what is left of B)"
     formula = "Cactus while Σ KL(h‖q) ≤ B, γ* shrunk to what is left"
     parameters = (
         DELTA,
@@ -79,6 +80,9 @@ class CactusBudget(LiftRule):
     def at(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor, index: int) -> Self:
         before = self.judge(draft_probs[:index], verifier_probs[:index], draft_tokens[:index])
         return self.advance(before.kl.sum().item())
+
+    def lift_bound(self, verifier_probs: Tensor) -> float:
+        return min(super().lift_bound(verifier_probs), self.left)
 
     def advance(self, spent: float) -> Self:
         return replace(self, spent=self.spent + spent)

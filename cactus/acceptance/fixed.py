@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cactus.acceptance.parameter import Parameter
-from cactus.acceptance.rule import Rule, Steps, acceptance, chosen, normalised
+from cactus.acceptance.rule import Guarantee, Rule, Steps, acceptance, chosen, normalised
 from cactus.divergence import entropy, kl
 
 
@@ -42,6 +42,9 @@ class FixedRecoveryRule(Rule):
             boosted_prob=chosen(output, draft_tokens),
             kl=kl(output, verifier_probs),
         )
+
+    def accept_row(self, draft_probs: Tensor, verifier_probs: Tensor) -> Tensor:
+        return self.plan(draft_probs, verifier_probs).accept
 
     def recovery_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_token: int) -> Tensor:
         return self.plan(draft_probs, verifier_probs).recovery
@@ -149,6 +152,11 @@ class Interp(FixedRecoveryRule):
         # (h − p)₊ without the rounding of the mixture.
         residual = (1 - self.alpha) * (verifier_probs - draft_probs).clamp(min=0)
         return Plan(acceptance(mixture, draft_probs), normalised(residual, mixture))
+
+    def guarantees(self, draft_probs: Tensor, verifier_probs: Tensor) -> tuple[Guarantee, ...]:
+        furthest = float(kl(draft_probs, verifier_probs))
+        bound = self.alpha * furthest if self.alpha else 0.0  # 0·∞ is 0 here
+        return (Guarantee("KL(output‖q)", bound, "α·KL(p‖q)"),)
 
 
 @dataclass(frozen=True)

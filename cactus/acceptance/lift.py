@@ -10,17 +10,20 @@ speculative sampling. Knows nothing of how a round is drafted or run.
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from cactus.acceptance.lift_output import lift_output_probs, lift_scale
 from cactus.acceptance.parameter import Parameter
-from cactus.acceptance.rule import Rule, Steps, acceptance, chosen, normalised
+from cactus.acceptance.rule import Guarantee, Rule, Steps, acceptance, chosen, normalised
 from cactus.divergence import (
     DIVERGENCES,
     binary_divergence,
     boosted_prob,
     entropy,
+    kl,
     taylor_boosted_prob,
     wide,
 )
@@ -39,6 +42,8 @@ DELTA = Parameter(
 @dataclass(frozen=True)
 class LiftRule(Rule):
     """A rule given by its γ. Scalars are worked out in float64 and returned as given."""
+
+    lift_reason: ClassVar[str] = "ln(1 + 2δ)"
 
     def step_budget(self, verifier_probs: Tensor) -> float | Tensor:
         """δ of a step: [..., vocab] -> number or [...]."""
@@ -62,12 +67,15 @@ class LiftRule(Rule):
             kl=binary_divergence(boosted, verifier_prob).to(draft_probs.dtype),
         )
 
+    def accept_row(self, draft_probs: Tensor, verifier_probs: Tensor) -> Tensor:
+        boosted = self.lift(wide(verifier_probs), self.step_budget(verifier_probs))
+        return acceptance(boosted, wide(draft_probs)).to(draft_probs.dtype)
+
     def recovery_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_token: int) -> Tensor:
-        adjusted = self.adjusted_probs(verifier_probs, draft_token)
+        adjusted = self.adjusted_probs(draft_probs, verifier_probs, draft_token)
         return normalised((adjusted - draft_probs).clamp(min=0), adjusted)
 
-    def adjusted_probs(self, verifier_probs: Tensor, draft_token: int) -> Tensor:
-        """h for one drafted token: [vocab] -> [vocab]."""
+    def adjusted_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_token: int) -> Tensor:
         verifier_prob = wide(verifier_probs[draft_token])
         boosted = self.lift(verifier_prob, self.step_budget(verifier_probs))
         adjusted = verifier_probs * lift_scale(boosted, verifier_prob)
@@ -82,12 +90,26 @@ class LiftRule(Rule):
         boosted = self.lift(verifier_prob[falls], budget)
         return lift_output_probs(draft_probs, verifier_probs, tokens[falls], boosted)
 
+    def lift_bound(self, verifier_probs: Tensor) -> float:
+        """What KL(h‖q) cannot exceed, whichever token was drafted. The Taylor step solves ½χ²(h‖q) = δ."""
+        return math.log1p(2 * float(self.step_budget(verifier_probs)))
+
+    def guarantees(self, draft_probs: Tensor, verifier_probs: Tensor) -> tuple[Guarantee, ...]:
+        budget = self.step_budget(verifier_probs)
+        boosted, verifier_prob = self.lift(wide(verifier_probs), budget), wide(verifier_probs)
+        # No token is emitted oftener than its own lift says, nor the output further off than the draft: Theorem 3.
+        highest = float(torch.where(boosted > verifier_prob, boosted / verifier_prob, 1.0).log().max())
+        own, furthest = self.lift_bound(verifier_probs), float(kl(draft_probs, verifier_probs))
+        output = Guarantee("KL(output‖q)", min(highest, furthest), "min(max ln(γ*/q), KL(p‖q))")
+        return (Guarantee("KL(h‖q)", own, self.lift_reason), output) if math.isfinite(own) else (output,)
+
 
 @dataclass(frozen=True)
 class Sps(LiftRule):
     name = "sps"
     label = "Speculative sampling"
     summary = "Lossless: the text is distributed exactly as the verifier's own."
+    lift_reason = "h = q"
     formula = "accept min(1, q(n)/p(n)); recover ∝ (q − p)₊"
     lossless = True
 
@@ -115,6 +137,7 @@ class Cactus(LiftRule):
 @dataclass(frozen=True)
 class CactusExact(LiftRule):
     name = "cactus_exact"
+    lift_reason = "D(h‖q) ≤ δ"
     label = "Cactus, exact"
     summary = "Cactus with the budget met exactly, under a divergence of your choice."
     formula = "γ* = max{γ ≥ q(n): D(h‖q) ≤ δ}; accept min(1, γ*/p(n))"
@@ -141,6 +164,10 @@ class CactusExact(LiftRule):
     def lifted_below(self, prob: Tensor, verifier_prob: Tensor, budget: float | Tensor) -> Tensor:
         # One evaluation in place of a bisection: γ* < prob iff prob would overspend.
         return binary_divergence(prob, verifier_prob, self.divergence) > budget
+
+    def lift_bound(self, verifier_probs: Tensor) -> float:
+        """δ itself, or what follows from it; nothing does from the divergences that are finite at q_n = 0."""
+        return {"kl": self.delta, "chi2": math.log1p(self.delta)}.get(self.divergence, math.inf)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from cactus.acceptance.fixed import FixedRecoveryRule, Plan
 from cactus.acceptance.parameter import Parameter
-from cactus.acceptance.rule import acceptance, normalised
+from cactus.acceptance.rule import Guarantee, acceptance, normalised
 from cactus.divergence import kl, largest_within, wide
 
 
@@ -49,6 +49,9 @@ class Mentored(FixedRecoveryRule):
         free = kl(verifier_probs, draft_probs).unsqueeze(-1) <= self.delta  # [..., 1]
         residual = (floor * verifier_probs - draft_probs).clamp(min=0)
         return Plan(torch.where(free, 1.0, accept), normalised(residual, verifier_probs))
+
+    def guarantees(self, draft_probs: Tensor, verifier_probs: Tensor) -> tuple[Guarantee, ...]:
+        return (Guarantee("KL(q‖output)", self.delta, "D"),)
 
 
 def solve_levels(draft_probs: Tensor, verifier_probs: Tensor, delta: float) -> tuple[Tensor, Tensor]:

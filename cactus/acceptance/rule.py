@@ -28,6 +28,15 @@ class Steps:
 
 
 @dataclass(frozen=True)
+class Guarantee:
+    """A proven bound on a divergence of one step, in nats; `why` is the argument in a few words."""
+
+    of: Literal["KL(h‖q)", "KL(output‖q)", "KL(q‖output)"]
+    bound: float
+    why: str
+
+
+@dataclass(frozen=True)
 class Rule(ABC):
     """An acceptance rule with its parameters: frozen, compared by value, without side effects.
 
@@ -63,6 +72,23 @@ class Rule(ABC):
     @abstractmethod
     def output_probs(self, draft_probs: Tensor, verifier_probs: Tensor) -> Tensor:
         """The exact distribution of the token one step emits: [vocab], [vocab] -> [vocab]."""
+
+    def accept_row(self, draft_probs: Tensor, verifier_probs: Tensor) -> Tensor:
+        """The accept probability of every token, were it drafted alone: [vocab], [vocab] -> [vocab]."""
+        rows = draft_probs[None], verifier_probs[None]
+        tokens = torch.arange(draft_probs.shape[-1], device=draft_probs.device)
+        return torch.cat([self.accept_probs(*rows, token[None]) for token in tokens])
+
+    def adjusted_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_token: int) -> Tensor:
+        """h, what the rule aims at once `draft_token` was drafted: [vocab], [vocab] -> [vocab].
+
+        It is the output itself except where it depends on the drafted token.
+        """
+        return self.output_probs(draft_probs, verifier_probs)
+
+    def guarantees(self, draft_probs: Tensor, verifier_probs: Tensor) -> tuple[Guarantee, ...]:
+        """What is proven of one step of this rule on these rows [vocab]; a lossless one spends nothing."""
+        return (Guarantee("KL(output‖q)", 0.0, "lossless"),) if self.lossless else ()
 
     def accept_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor) -> Tensor:
         """The accept probabilities of a block: [m, vocab], [m, vocab], [m] -> [m]."""
