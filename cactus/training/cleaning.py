@@ -25,7 +25,7 @@ def clean(text: str) -> str | None:
     if _LIST.search(text):
         return None
     text = " ".join(text.split())
-    if _ODD.search(text) or _ASSISTANT.search(text) or not text[:1].isupper() and text[:1] != '"':
+    if _ODD.search(text) or _ASSISTANT.search(text) or not (text[:1].isupper() or text[:1] == '"'):
         return None
     sentences = _before_loops(_sentences(text))
     while len(sentences) >= MIN_SENTENCES:

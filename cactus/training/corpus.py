@@ -24,7 +24,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
 
-from cactus.training.prompts import training_prompts
+from cactus.training.prompts import DEFAULT_SET, training_prompts
 from cactus.training.sampler import Samples, sample
 
 _CHECKED = ("ids", "lengths", "hidden", "prompt_hidden")
@@ -50,13 +50,20 @@ def opening_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return [first for first, second in takewhile(lambda pair: pair[0] == pair[1], pairs)]
 
 
-def plan(tokenizer: PreTrainedTokenizerBase, num_prompts: int, batch_size: int, seed: int = 0) -> list[Batch]:
-    """All batches of a corpus in a fixed order: prompts, shuffled, and open conversations by turns.
+def plan(
+    tokenizer: PreTrainedTokenizerBase,
+    num_prompts: int,
+    batch_size: int,
+    seed: int = 0,
+    prompt_set: str = DEFAULT_SET,
+    open_conversations: bool = True,
+) -> list[Batch]:
+    """All batches of a corpus in a fixed order: prompts, shuffled, by turns with open conversations if wanted.
 
     Remainders of a prompt length are left out.
     """
     groups: defaultdict[int, list[list[int]]] = defaultdict(list)
-    for ids in chat_ids(tokenizer, islice(training_prompts(seed), num_prompts)):
+    for ids in chat_ids(tokenizer, islice(training_prompts(seed, prompt_set), num_prompts)):
         groups[len(ids)].append(ids)
     rows = [
         group[start : start + batch_size]
@@ -65,10 +72,11 @@ def plan(tokenizer: PreTrainedTokenizerBase, num_prompts: int, batch_size: int, 
     ]
     random.Random(seed).shuffle(rows)
     opening = torch.tensor([opening_ids(tokenizer)]).expand(batch_size, -1)  # [batch, opening]
-    batches = []
+    batches: list[Batch] = []
     for ids in rows:
         batches.append(Batch(torch.tensor(ids), seed * 1_000_003 + len(batches)))
-        batches.append(Batch(opening, seed * 1_000_003 + len(batches), open_ended=True))
+        if open_conversations:
+            batches.append(Batch(opening, seed * 1_000_003 + len(batches), open_ended=True))
     return batches
 
 

@@ -24,7 +24,7 @@ class _WholeModel:
         self.tables = [model.get_input_embeddings().weight]
 
     def own_state(self) -> dict[str, Tensor]:
-        return dict(self.model.named_parameters())
+        return {name: parameter.detach() for name, parameter in self.model.named_parameters()}
 
     def load(self, state: dict[str, Tensor]) -> None:
         self.model.load_state_dict(state, strict=False)  # the tied head is no entry of its own
@@ -66,4 +66,5 @@ class Drafter(_WholeModel):
         self.head = head.detach().float()
 
     def loss(self, batch: TrainingBatch, tv_share: float) -> Distilled:
-        return distil_logits(self._logits(batch.ids, batch.positions), batch.verifier_hidden.float() @ self.head.T, tv_share)
+        wanted = batch.verifier_hidden.float() @ self.head.T  # [positions, vocab]
+        return distil_logits(self._logits(batch.ids, batch.positions), wanted, tv_share)
