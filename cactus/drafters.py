@@ -1,4 +1,4 @@
-"""Who proposes: a draft model, or an n-gram looked up in the text so far.
+"""Who proposes: a draft model, a head on the verifier's hidden states, or an n-gram looked up in the text so far.
 
 A drafter returns the very distributions its tokens were drawn from; a deterministic one returns one-hots. Adding a
 drafter is one class with the methods of `interfaces.Drafter`. Knows no model library.
@@ -7,13 +7,13 @@ drafter is one class with the methods of `interfaces.Drafter`. Knows no model li
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from cactus.errors import CactusError
-from cactus.interfaces import CachedModel, DraftContext, Proposal
+from cactus.interfaces import CachedModel, DraftContext, FeatureModel, Output, Proposal
 
 
 @dataclass
@@ -33,7 +33,7 @@ class ModelDrafter:
     def context_length(self) -> int:
         return self.model.context_length
 
-    def prefill(self, tokens: Sequence[int]) -> None:
+    def prefill(self, tokens: Sequence[int], hidden: Tensor | None = None) -> None:
         if len(tokens) > self.model.length:
             self.model.feed(tokens[self.model.length :])
             self.model.rewind(len(tokens))
@@ -43,8 +43,8 @@ class ModelDrafter:
         start = len(tokens)
         rows: list[Tensor] = []
         while len(rows) < context.count:
-            logits = self._widen(self.model.feed(tokens[self.model.length :]).logits[-1])
-            token, probs = context.choose(logits, tokens)
+            logits = self.model.feed(tokens[self.model.length :]).logits[-1]
+            token, probs = context.choose(widen(logits, self.vocab_size, self.token_ids), tokens)
             tokens.append(token)
             rows.append(probs)
             if token in context.stop_ids:
@@ -54,16 +54,73 @@ class ModelDrafter:
     def rewind(self, length: int) -> None:
         self.model.rewind(min(length, self.model.length))
 
-    def _widen(self, logits: Tensor) -> Tensor:
-        """Logits over the verifier's vocabulary [vocab]."""
-        if self.token_ids is None and len(logits) >= self.vocab_size:
-            return logits[: self.vocab_size]
-        wide = logits.new_full((self.vocab_size,), float("-inf"))
-        if self.token_ids is None:
-            wide[: len(logits)] = logits
-        else:
-            wide[self.token_ids] = logits
-        return wide
+
+@dataclass
+class FeatureDrafter:
+    """A head that goes on from the verifier's hidden states (EAGLE, Li et al. 2024).
+
+    It reads pairs: the hidden state of a committed token and the token behind it. Where the verifier has not been yet,
+    its own estimates stand in; they are forgotten after every round. vocab_size, token_ids: as in `ModelDrafter`.
+    """
+
+    model: FeatureModel
+    vocab_size: int
+    token_ids: Tensor
+    wants_hidden: bool = True
+    _verified: int = 0  # pairs made of the verifier's own hidden states
+    _unread: list[Tensor] = field(default_factory=list)  # hidden states whose pairs are still to be fed
+
+    @property
+    def context_length(self) -> int:
+        return self.model.context_length
+
+    def prefill(self, tokens: Sequence[int], hidden: Tensor | None = None) -> None:
+        self._read(tokens, hidden)
+
+    def propose(self, context: DraftContext) -> Proposal:
+        tokens = list(context.committed)
+        start = len(tokens)
+        output = self._read(tokens, context.hidden)
+        rows: list[Tensor] = []
+        while output is not None:
+            token, probs = context.choose(widen(output.logits[-1], self.vocab_size, self.token_ids), tokens)
+            tokens.append(token)
+            rows.append(probs)
+            if len(rows) == context.count or token in context.stop_ids:
+                break
+            assert output.hidden is not None
+            output = self.model.feed([token], output.hidden[-1:])
+        return Proposal(tokens[start:], torch.stack(rows) if rows else torch.empty(0, self.vocab_size))
+
+    def rewind(self, length: int) -> None:
+        """Estimates go in any case; `length` tokens have `length` - 1 pairs."""
+        self._verified = min(self._verified, max(0, length - 1))
+        self.model.rewind(self._verified)
+
+    def _read(self, tokens: Sequence[int], hidden: Tensor | None) -> Output | None:
+        """Feed the pairs that have become known; None if there are none (a single token has no past)."""
+        if hidden is not None:
+            self._unread.append(hidden)
+        count = len(tokens) - 1 - self._verified
+        if count <= 0 or not self._unread:
+            return None
+        features = torch.cat(self._unread)
+        self._unread = [features[count:]]
+        output = self.model.feed(tokens[self._verified + 1 :], features[:count])
+        self._verified += count
+        return output
+
+
+def widen(logits: Tensor, vocab_size: int, token_ids: Tensor | None) -> Tensor:
+    """A draft model's logits over the verifier's vocabulary [vocab]: what it cannot draft gets probability 0."""
+    if token_ids is None and len(logits) >= vocab_size:
+        return logits[:vocab_size]
+    wide = logits.new_full((vocab_size,), float("-inf"))
+    if token_ids is None:
+        wide[: len(logits)] = logits
+    else:
+        wide[token_ids] = logits
+    return wide
 
 
 @dataclass
@@ -88,7 +145,7 @@ class PromptLookup:
         self._behind: dict[tuple[int, ...], int] = {}
         self._indexed = 0
 
-    def prefill(self, tokens: Sequence[int]) -> None:
+    def prefill(self, tokens: Sequence[int], hidden: Tensor | None = None) -> None:
         self._index(tokens)
 
     def propose(self, context: DraftContext) -> Proposal:

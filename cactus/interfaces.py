@@ -46,6 +46,22 @@ class CachedModel(Protocol):
         """A copy whose cache goes its own way."""
 
 
+class FeatureModel(Protocol):
+    """A head over (token, hidden state before it), with the cache of one run. `length`: pairs in the cache."""
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def context_length(self) -> int: ...
+
+    def feed(self, tokens: Sequence[int], features: Tensor) -> Output:
+        """Append pairs (features [fed, hidden]); logits [1, vocab] of the last, estimated hidden states of all."""
+
+    def rewind(self, length: int) -> None:
+        """Forget all but the first `length` pairs."""
+
+
 @dataclass(frozen=True)
 class DraftContext:
     """What a drafter gets each round.
@@ -78,8 +94,8 @@ class Drafter(Protocol):
     @property
     def context_length(self) -> int | None: ...
 
-    def prefill(self, tokens: Sequence[int]) -> None:
-        """Read the prompt ahead of the first round."""
+    def prefill(self, tokens: Sequence[int], hidden: Tensor | None = None) -> None:
+        """Read the prompt ahead of the first round; `hidden` [len(tokens), hidden] as in `DraftContext`."""
 
     def propose(self, context: DraftContext) -> Proposal:
         """Up to `context.count` tokens, none where it has nothing to say."""

@@ -59,7 +59,7 @@ class Loop:
             self._feed(self.committed[done:end], keep=1)
             self.verifier.rewind(end)
         if self.drafter is not None and self._draft_room() > 0:
-            self.drafter.prefill(self.committed[:-1])
+            self.drafter.prefill(self.committed[:-1], self._take_hidden())
         return True
 
     def step(self) -> Round:
@@ -103,10 +103,14 @@ class Loop:
         room = self._draft_room()
         if self.drafter is None or room == 0:
             return Proposal([], torch.empty(0, self.vocab_size))
+        context = DraftContext(self.committed, room, self._choose, self.writer.eos_ids, self._take_hidden())
+        return self.drafter.propose(context)
+
+    def _take_hidden(self) -> Tensor | None:
+        """Of the tokens fed since it was last taken."""
         hidden = torch.cat(self.hidden) if self.hidden else None
         self.hidden.clear()
-        context = DraftContext(self.committed, room, self._choose, self.writer.eos_ids, hidden)
-        return self.drafter.propose(context)
+        return hidden
 
     def _choose(self, logits: Tensor, before: Sequence[int]) -> tuple[int, Tensor]:
         probs = probs_from_logits(logits[None], self.sampling, [before])[0]  # [vocab]

@@ -10,7 +10,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from cactus.cli import main
-from cactus.models import shared
+from cactus.drafters import ModelDrafter, PromptLookup
+from cactus.models import HFModel, shared
 from cactus.training import command, corpus
 from cactus.training import recipe as recipes
 from cactus.training.data import Dataset, likely_tokens
@@ -275,11 +276,21 @@ def test_held_out_answers_follow_prompts_of_unequal_length(verifier):
         assert greedy.tolist() == said
 
 
+def drafter_of(draft_model, token_ids):
+    return lambda: ModelDrafter(HFModel(draft_model), VOCAB, token_ids)
+
+
+def test_nothing_drafted_counts_as_nothing_accepted(verifier):
+    answer = Answer(torch.tensor([1, 5, 8, 40, 3, 96, 8, 40, 7]), 3)
+    result = acceptance_by_position(verifier, lambda: PromptLookup(VOCAB, torch.device("cpu")), VOCAB, [answer])
+    assert 0 < result.by_position[0] < 1 / 3  # only behind the second 8 and the second 40 is there anything to look up
+
+
 def test_a_perfect_draft_model_is_always_accepted(verifier):
     everything = torch.arange(VOCAB)
     twin = shared.build(verifier, everything, 3, (0, 1, 2))
     answer = Answer(torch.tensor([1, 5, 8, 40, 3, 96, 7, 9]), 3)
-    result = acceptance_by_position(twin, everything, verifier, [answer, answer])
+    result = acceptance_by_position(verifier, drafter_of(twin, everything), VOCAB, [answer, answer])
     assert result.tokens == 10 and result.prompts == 2
     assert result.by_position == pytest.approx((1.0,) * 5, abs=1e-5)
 
@@ -288,7 +299,7 @@ def test_acceptance_of_position_one_by_hand(verifier):
     token_ids = torch.arange(30)
     draft_model = shared.build(verifier, token_ids)
     ids = torch.tensor([1, 5, 8, 40, 3, 96])
-    result = acceptance_by_position(draft_model, token_ids, verifier, [Answer(ids, 2)], 0.7)
+    result = acceptance_by_position(verifier, drafter_of(draft_model, token_ids), VOCAB, [Answer(ids, 2)], 0.7)
     with torch.no_grad():
         draft_probs = (draft_model(ids[None]).logits[0, 1:-1] / 0.7).softmax(-1)
         verifier_probs = (verifier(ids[None]).logits[0, 1:-1] / 0.7).softmax(-1)[:, :30]

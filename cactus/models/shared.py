@@ -17,7 +17,7 @@ from huggingface_hub import save_torch_state_dict
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import LlamaForCausalLM, PreTrainedModel
+from transformers import LlamaForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from cactus.errors import CactusError
 
@@ -46,7 +46,7 @@ def build(
     _check_token_ids(token_ids, verifier_model.config.vocab_size)
     if len(init_from) != num_layers:
         raise CactusError(f"init_from names {len(init_from)} layers, num_layers is {num_layers}")
-    draft_model = _empty(verifier_model, token_ids, num_layers)
+    draft_model = empty(verifier_model, token_ids, num_layers)
     layers = verifier_model.model.layers
     for layer, source in zip(draft_model.model.layers, init_from, strict=True):
         layer.load_state_dict(layers[source].state_dict())
@@ -54,7 +54,7 @@ def build(
     return draft_model
 
 
-def _empty(verifier_model: PreTrainedModel, token_ids: Tensor, num_layers: int) -> LlamaForCausalLM:
+def empty(verifier_model: PreTrainedModel, token_ids: Tensor, num_layers: int) -> LlamaForCausalLM:
     """The right shape, verifier's embeddings and head, layers not yet meaningful."""
     embeddings, head = verifier_model.get_input_embeddings(), verifier_model.lm_head.weight
     config = copy.deepcopy(verifier_model.config)
@@ -86,16 +86,21 @@ def own_state(draft_model: LlamaForCausalLM) -> dict[str, Tensor]:
 
 def save(folder: str | Path, draft_model: LlamaForCausalLM, token_ids: Tensor) -> None:
     """Layers and norm in bfloat16, `token_ids`, and config.json; old weights are removed."""
+    write(folder, draft_model.config, own_state(draft_model), token_ids)
+
+
+def write(folder: str | Path, model_config: PreTrainedConfig, own: dict[str, Tensor], token_ids: Tensor) -> None:
+    """The files of a draft model with these weights of its own."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("model*.safetensors*"):
         old.unlink()
-    state = {name: value.bfloat16().cpu() for name, value in own_state(draft_model).items()}
+    state = {name: value.bfloat16().cpu() for name, value in own.items()}
     state["token_ids"] = token_ids.int().cpu()
     save_torch_state_dict(state, folder, filename_pattern=_WEIGHTS, max_shard_size=_SHARD_SIZE)
     for file in folder.glob("model*.safetensors"):
         file.chmod(0o644)  # written for their owner alone, they would not survive a copy into an image
-    config = {name: getattr(draft_model.config, name) for name in _CONFIG}
+    config = {name: getattr(model_config, name) for name in _CONFIG}
     config |= {"draft_vocab_size": len(token_ids), "dtype": "bfloat16"}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
 
@@ -105,6 +110,15 @@ def load(folder: str | Path, verifier_model: PreTrainedModel) -> tuple[LlamaForC
 
     `CactusError` (a ValueError) if a file is missing or damaged, or was made for another verifier.
     """
+    state, token_ids, num_layers = read(folder, verifier_model)
+    draft_model = empty(verifier_model, token_ids, num_layers)
+    check_state(folder, own_state(draft_model), state)
+    draft_model.load_state_dict(state, strict=False)
+    return draft_model, token_ids
+
+
+def read(folder: str | Path, verifier_model: PreTrainedModel) -> tuple[dict[str, Tensor], Tensor, int]:
+    """What `write` wrote: weights, `token_ids` int64 [k] and the number of layers; checked against the verifier."""
     folder = Path(folder)
     config = _read_json(folder / "config.json")
     if not isinstance(config.get("num_hidden_layers"), int):
@@ -116,20 +130,17 @@ def load(folder: str | Path, verifier_model: PreTrainedModel) -> tuple[LlamaForC
     state = _read_shards(folder)
     token_ids = state.pop("token_ids", torch.empty(0)).long()
     _check_token_ids(token_ids, verifier_model.config.vocab_size)
-    draft_model = _empty(verifier_model, token_ids, config["num_hidden_layers"])
-    _fill(draft_model, state, folder)
-    return draft_model, token_ids
+    return state, token_ids, config["num_hidden_layers"]
 
 
-def _fill(draft_model: LlamaForCausalLM, state: dict[str, Tensor], folder: Path) -> None:
-    wanted = own_state(draft_model)
+def check_state(folder: str | Path, wanted: dict[str, Tensor], state: dict[str, Tensor]) -> None:
+    """`CactusError` naming what differs in names or shapes."""
     if wrong := sorted(wanted.keys() ^ state.keys()):
         raise CactusError(f"{folder}: weights missing or not expected: {', '.join(wrong[:3])}")
     for name, value in state.items():
         if value.shape != wanted[name].shape:
             shapes = f"{list(value.shape)}, expected {list(wanted[name].shape)}"
             raise CactusError(f"{folder}: {name} has shape {shapes}")
-    draft_model.load_state_dict(state, strict=False)
 
 
 def _read_shards(folder: Path) -> dict[str, Tensor]:

@@ -1,26 +1,27 @@
-"""Sampled chunks as training batches: which rows, in which order, padded how.
+"""Sampled chunks as training batches: rows padded to one length, and which positions predict an answer.
 
-The order depends on the seed and the step alone, so a resumed run sees what an
-uninterrupted one would. Knows nothing of models.
+Knows nothing of models.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from cactus.training.batches import row_batches
 from cactus.training.sampler import Samples
 
 _POSITIONS = 512  # of which logits over the whole vocabulary are held at once
-_POOL = 16  # batches whose rows are sorted by length together, so that little is padding
 
 
 class TrainingBatch(NamedTuple):
     ids: Tensor  # int64 [batch, length], right-padded: causal attention never looks there
     positions: Tensor  # int64 [positions], flat indices into ids that predict an answer token
     verifier_hidden: Tensor  # [positions, hidden]
+    features: Tensor  # [batch, length, hidden], the same at every token but the last of a row
 
 
 class Dataset:
@@ -36,22 +37,10 @@ class Dataset:
 
     def batches(self, batch_size: int, seed: int, start: int = 0) -> Iterator[TrainingBatch]:
         """Endless, from batch number `start` on."""
-        per_epoch = -(-len(self.rows) // batch_size)
-        epoch, skip = divmod(start, per_epoch)
-        while True:
-            for rows in self._epoch(batch_size, seed + epoch)[skip:]:
-                yield self._collate(rows)
-            epoch, skip = epoch + 1, 0
-
-    def _epoch(self, batch_size: int, seed: int) -> list[Tensor]:
-        generator = torch.Generator().manual_seed(seed)
-        order = torch.randperm(len(self.rows), generator=generator)
-        pools = [pool[self.lengths[pool].argsort()] for pool in order.split(batch_size * _POOL)]
-        batches = [batch for pool in pools for batch in pool.split(batch_size)]
-        return [batches[i] for i in torch.randperm(len(batches), generator=generator)]
+        return map(self._collate, row_batches(self.lengths, batch_size, seed, start))
 
     def _collate(self, rows: Tensor) -> TrainingBatch:
-        ids, hidden, positions = [], [], []
+        ids, hidden, features, positions = [], [], [], []
         width = int(self.lengths[rows].max())
         for place, row in enumerate(rows.tolist()):
             chunk, inner = self.chunks[self.rows[row][0]], self.rows[row][1]
@@ -59,9 +48,12 @@ class Dataset:
             first = chunk.prompt_length - 1  # the last prompt token predicts the first answer token
             ids.append(chunk.ids[inner, : first + 1 + answer].long())
             hidden.append(chunk.hidden[inner, :answer])
+            known = torch.cat([chunk.prompt_hidden[inner], hidden[-1]])
+            features.append(F.pad(known, (0, 0, 0, 1)))
             positions.append(place * width + first + torch.arange(answer))
         padded = pad_sequence(ids, batch_first=True)
-        return TrainingBatch(padded, torch.cat(positions), torch.cat(hidden))
+        features = pad_sequence(features, batch_first=True)
+        return TrainingBatch(padded, torch.cat(positions), torch.cat(hidden), features)
 
 
 def likely_tokens(

@@ -1,20 +1,23 @@
 """How often a draft model's tokens would be accepted, position by position, on held-out text.
 
 The expected acceptance of one lossless draft step is sum_x min(p(x), q(x)), computed here
-exactly over the verifier's whole vocabulary. Position 1 is measured at every token of the
-text; for positions 2 and later the draft model goes on by its own draws from every
-`stride`-th token, and the verifier scores what it drew. Knows nothing of training.
+exactly over the verifier's whole vocabulary, for the drafter that decoding would use. Position 1
+is measured at every token of the text; for positions 2 and later the drafter goes on by its own
+draws from every `stride`-th token, and the verifier scores what it drew. Knows nothing of training.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
+from cactus.interfaces import DraftContext, Drafter, Proposal
+from cactus.models import HFModel
+from cactus.sampling import SamplingParams, draw, probs_from_logits
 from cactus.training.corpus import chat_ids
-from cactus.training.sampler import draw, sample
+from cactus.training.sampler import sample
 
 
 @dataclass(frozen=True)
@@ -67,21 +70,28 @@ def held_out_answers(
 
 @torch.inference_mode()
 def acceptance_by_position(
-    draft_model: LlamaForCausalLM,
-    token_ids: Tensor,  # int64 [k], what the draft model's logits stand for
     verifier: PreTrainedModel,
+    new_drafter: Callable[[], Drafter],
+    vocab_size: int,
     answers: Sequence[Answer],
     temperature: float = 1.0,
     positions: int = 5,
     stride: int = 4,
     seed: int = 0,
+    tell: Callable[[int, int], None] = lambda done, total: None,
 ) -> Acceptance:
-    """Both models at `temperature` > 0, without truncation."""
+    """Both models at `temperature` > 0, without truncation, over the first `vocab_size` tokens.
+
+    A position where nothing is drafted counts 0 if it is the first, and not at all if it is a later one. `tell` hears
+    how many answers of how many are done.
+    """
     generator = torch.Generator().manual_seed(seed)
-    per_prompt = [
-        _overlaps(draft_model, token_ids, verifier, answer, temperature, positions, stride, generator)
-        for answer in answers
-    ]  # per prompt: a list over positions of overlaps
+    sampling = SamplingParams(temperature=temperature)
+    per_prompt: list[list[Tensor]] = []  # per prompt: a list over positions of overlaps
+    for answer in answers:
+        proposals = _proposals(verifier, new_drafter(), answer, sampling, positions, stride, generator)
+        per_prompt.append(_overlaps(verifier, vocab_size, answer, proposals, sampling, positions, stride))
+        tell(len(per_prompt), len(answers))
     means = [torch.cat(column).mean().item() for column in zip(*per_prompt, strict=True)]
     first = torch.stack([columns[0].mean() for columns in per_prompt])
     tokens = sum(len(columns[0]) for columns in per_prompt)
@@ -89,37 +99,73 @@ def acceptance_by_position(
 
 
 def _overlaps(
-    draft_model: LlamaForCausalLM,
-    token_ids: Tensor,
     verifier: PreTrainedModel,
+    vocab_size: int,
     answer: Answer,
-    temperature: float,
+    proposals: list[Proposal],
+    sampling: SamplingParams,
+    positions: int,
+    stride: int,
+) -> list[Tensor]:
+    """sum min(p, q) by position, each [places]."""
+    length = len(answer.ids)
+    cuts = torch.arange(answer.prompt_length - 1, length - 1)[::stride]
+    deep = proposals[::stride]
+    branches = torch.zeros(len(cuts), positions - 1, dtype=torch.long)  # drafted behind each cut, zeros behind the end
+    for row, proposal in zip(branches, deep, strict=True):
+        drawn = torch.tensor(proposal.tokens[: positions - 1])
+        row[: len(drawn)] = drawn
+    logits = _tree_logits(verifier, answer.ids, cuts, branches)[:, :vocab_size]
+    overlaps = [
+        _overlap([proposal.probs for proposal in proposals], logits[answer.prompt_length - 1 : length - 1], 0, sampling)
+    ]
+    tree = logits[length:].unflatten(0, branches.shape)  # [cuts, positions - 1, vocab]
+    for position in range(1, positions):
+        there = [i for i, proposal in enumerate(deep) if len(proposal.tokens) > position]
+        overlaps.append(_overlap([deep[i].probs for i in there], tree[there, position - 1], position, sampling))
+    return overlaps
+
+
+def _proposals(
+    verifier: PreTrainedModel,
+    drafter: Drafter,
+    answer: Answer,
+    sampling: SamplingParams,
     positions: int,
     stride: int,
     generator: torch.Generator,
-) -> list[Tensor]:
-    length = len(answer.ids)
-    places = torch.arange(answer.prompt_length - 1, length - 1)  # each predicts an answer token
-    cuts = places[::stride]
-    branches = torch.empty(len(cuts), 0, dtype=torch.long)  # drafted so far, behind each cut
-    draft_logits = []
-    for position in range(positions):
-        logits = _tree_logits(draft_model, answer.ids, cuts, branches) / temperature
-        last = cuts if not position else length + (torch.arange(len(cuts)) + 1) * position - 1
-        draft_logits.append(logits[places] if not position else logits[last])
-        if position + 1 < positions:
-            drawn = token_ids[draw(logits[last].clone(), generator)]
-            branches = torch.cat([branches, drawn[:, None]], 1)
-    scores = _tree_logits(verifier, answer.ids, cuts, branches) / temperature
-    tree = length + torch.arange(branches.numel()).view(branches.shape)  # [cuts, positions - 1]
-    rows = [places] + [tree[:, i] for i in range(positions - 1)]
-    return [_overlap(p, scores[r], token_ids) for p, r in zip(draft_logits, rows, strict=True)]
+) -> list[Proposal]:
+    """What the drafter proposes at every token of the answer: `positions` tokens at every `stride`-th, else one."""
+    ids, hidden = answer.ids.tolist(), None
+    if drafter.wants_hidden:
+        hidden = HFModel(verifier).feed(ids, want_hidden=True).hidden
+
+    def choose(logits: Tensor, before: Sequence[int]) -> tuple[int, Tensor]:
+        probs = probs_from_logits(logits[None], sampling, [before])[0]
+        return draw(probs, generator), probs
+
+    read = answer.prompt_length - 1  # hidden states passed on
+    drafter.prefill(ids[:read], None if hidden is None else hidden[:read])
+    proposals = []
+    for number, place in enumerate(range(answer.prompt_length - 1, len(ids) - 1)):
+        news = None if hidden is None else hidden[read:place]
+        count = 1 if number % stride else positions
+        proposals.append(drafter.propose(DraftContext(ids[: place + 1], count, choose, hidden=news)))
+        drafter.rewind(place + 1)
+        read = place
+    return proposals
 
 
-def _overlap(draft_logits: Tensor, verifier_logits: Tensor, token_ids: Tensor) -> Tensor:
-    """sum min(p, q) of logits [n, k] and [n, vocab] -> [n]; outside token_ids p is 0."""
-    verifier_probs = verifier_logits.softmax(-1)[:, token_ids]
-    return torch.minimum(draft_logits.softmax(-1), verifier_probs).sum(-1)
+def _overlap(draft_probs: list[Tensor], logits: Tensor, position: int, sampling: SamplingParams) -> Tensor:
+    """sum min(p, q) at one draft position, of draft_probs n x [m, vocab] and logits [n, vocab] -> [n]."""
+    if not len(logits):
+        return logits.new_zeros(0)
+    verifier_probs = probs_from_logits(logits, sampling, None)
+    drafted = [
+        rows[position] if len(rows) > position else torch.zeros_like(q)
+        for rows, q in zip(draft_probs, verifier_probs, strict=True)
+    ]
+    return torch.minimum(torch.stack(drafted), verifier_probs).sum(-1)
 
 
 def _tree_logits(model: PreTrainedModel, ids: Tensor, cuts: Tensor, branches: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,8 +17,9 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
+from cactus.drafters import ModelDrafter
 from cactus.errors import CactusError
-from cactus.models import shared
+from cactus.models import HFModel, shared
 from cactus.training import corpus
 from cactus.training.data import Dataset, likely_tokens
 from cactus.training.evaluate import Acceptance, Answer, acceptance_by_position, held_out_answers
@@ -109,9 +111,15 @@ def make(verifier: Verifier, recipe: Recipe, work: Path, out: Path, tell: Listen
     results = []
     for temperature, texts in answers.items():
         tell("evaluate", len(results), len(answers))
-        results.append(acceptance_by_position(draft_model, token_ids, verifier.model, texts, temperature))
+        vocab_size = verifier.model.config.vocab_size
+        drafter = partial(_drafter, draft_model, vocab_size, token_ids)
+        results.append(acceptance_by_position(verifier.model, drafter, vocab_size, texts, temperature))
     _record(out, trainer, recipe, results, time.monotonic() - begin)
     return results
+
+
+def _drafter(draft_model: LlamaForCausalLM, vocab_size: int, token_ids: Tensor) -> ModelDrafter:
+    return ModelDrafter(HFModel(draft_model), vocab_size, token_ids)
 
 
 def _sample(verifier: Verifier, recipe: Recipe, work: Path, tell: Listener) -> None:
