@@ -30,6 +30,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "generate": Command("cactus.commands.generate", "stream text, tokens marked by what became of them"),
+    "bench": Command("cactus.bench.command", "measure methods against each other and against other libraries"),
     "pairs": Command("cactus.commands.pairs", "list the model pairs"),
     "fetch": Command("cactus.commands.fetch", "get a pair's weights ahead of time, or check them"),
     "train": Command("cactus.training.command", "train a pair's draft model"),

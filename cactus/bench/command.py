@@ -1,0 +1,238 @@
+"""`python -m cactus bench`: the race or the long texts, on the command line, and the files it leaves."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tqdm import tqdm
+
+from cactus.bench import images, long, machine, plots
+from cactus.bench.contest import Contestant, Label, our_contestants
+from cactus.bench.measurement import Measurement, Store
+from cactus.bench.methods import MethodSpec, parse_draft_lengths, parse_methods
+from cactus.bench.peers import PEERS, Peer, Task, find_peer
+from cactus.bench.plan import Plan, names, prompts_digest, settle
+from cactus.bench.prompts import PROMPTS, BenchPrompt, pick, read_prompts
+from cactus.bench.report import Report, equality, table, to_csv, to_json, to_markdown
+from cactus.bench.runner import Cell, Race, schedule
+from cactus.bench.summary import against_peers, complete, summarize, unequal_repeats
+from cactus.cli import INTERRUPTED, PROGRAM
+from cactus.commands import pairs
+from cactus.errors import CactusError, UnavailableError
+from cactus.pairs import DEFAULT_PAIR, Pair, find_pair
+from cactus.session import Session
+from cactus.settings import check_whole
+from cactus.terminal import ProgressLine
+from cactus.versions import versions
+
+METHODS = "ar,sps,tas,cactus:delta=1"
+LENGTHS = "2,4,6,8"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--pair", default=DEFAULT_PAIR, metavar="NAME", help=f"default: {DEFAULT_PAIR}")
+    parser.add_argument(
+        "--methods", default=METHODS, metavar="LIST", help=f"parameters behind colons; default: {METHODS}"
+    )
+    parser.add_argument("--draft-lengths", metavar="LIST", help=f"default: {LENGTHS}; with --long the pair's own")
+    parser.add_argument("--prompts", type=Path, default=PROMPTS, metavar="FILE", help="JSONL; default: the bundled 80")
+    parser.add_argument("--limit", type=int, metavar="N", help="only N prompts, evenly over their kinds")
+    parser.add_argument("--repeat", type=int, default=3, metavar="N", help="times each prompt is answered; default: 3")
+    parser.add_argument("--max-new-tokens", type=int, default=128, metavar="N", help="default: 128")
+    parser.add_argument("--temperature", type=float, default=0.7, metavar="T", help="0 is greedy; default: 0.7")
+    parser.add_argument("--seed", type=int, default=0, help="of the first prompt; the next ones count on from it")
+    parser.add_argument("--device", default="auto", help="default: auto (CUDA, then MPS, then the CPU)")
+    parser.add_argument("--dtype", default="auto", help="default: auto; bfloat16, float16 or float32")
+    parser.add_argument("--peer", action="append", default=[], metavar="NAME", help=f"race {', '.join(PEERS)} as well")
+    parser.add_argument("--long", action="store_true", help="measure the time of a round in a long text instead")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="report, plots and measurements go there"
+    )
+    parser.add_argument("--resume", action="store_true", help="go on with the benchmark in DIR")
+    parser.add_argument("--save-traces", action="store_true", help="keep the trace of every run in DIR/traces")
+
+
+def run(args: argparse.Namespace) -> int:
+    methods = parse_methods(args.methods)
+    peers = [find_peer(name) for name in dict.fromkeys(args.peer)]
+    spec = find_pair(args.pair)
+    lengths = parse_draft_lengths(args.draft_lengths or (str(spec.draft_length) if args.long else LENGTHS))
+    if args.limit is not None:
+        check_whole("limit", args.limit, 1, None)
+    prompts = pick(read_prompts(args.prompts), args.limit)
+    session = Session(args.device, args.dtype, max_seconds=math.inf)
+    plan = _plan(args, methods, lengths, prompts)
+    if args.long:
+        return long.run(plan, methods, lengths, _loaded(session, plan), args.out, _command(args))
+    settle(plan, args.out, args.resume)
+    return _race(args, plan, methods, lengths, prompts, session, peers)
+
+
+def _plan(
+    args: argparse.Namespace, methods: Sequence[MethodSpec], lengths: Sequence[int], prompts: Sequence[BenchPrompt]
+) -> Plan:
+    return Plan(
+        pair=args.pair,
+        methods=names(methods),
+        draft_lengths=tuple(lengths),
+        peers=tuple(dict.fromkeys(args.peer)),
+        prompts=prompts_digest(prompts),
+        repeat=args.repeat,
+        max_new_tokens=args.max_new_tokens,
+        temperature=args.temperature,
+        seed=args.seed,
+        device=args.device,
+        dtype=args.dtype,
+        processor=machine.processor(),
+        versions=versions(),
+    )
+
+
+def _loaded(session: Session, plan: Plan) -> Pair:
+    progress = ProgressLine(sys.stderr)
+    try:
+        return session.load(plan.pair, progress)
+    finally:
+        progress.close()
+
+
+def _race(
+    args: argparse.Namespace,
+    plan: Plan,
+    methods: Sequence[MethodSpec],
+    lengths: Sequence[int],
+    prompts: Sequence[BenchPrompt],
+    session: Session,
+    peers: Sequence[Peer],
+) -> int:
+    pair = _loaded(session, plan)
+    contestants: list[Contestant] = [*our_contestants(session, plan.request, methods, lengths)]
+    notes: list[str] = []
+    for peer in peers:
+        entry = peer.enter(Task(pair, plan.sampling, plan.max_new_tokens))
+        contestants += entry.contestants
+        notes += entry.notes
+    cells = list(schedule(contestants, prompts, plan.repeat, plan.seed))
+    race = Race(Store(args.out / "measurements.jsonl"), args.out / "traces" if args.save_traces else None)
+    stopped = _run(race, cells)
+    measurements = race.store.read()
+    if not measurements:
+        return INTERRUPTED
+    labels = [contestant.label for contestant in contestants]
+    report = _report(_command(args), plan, pair, labels, measurements, len(cells), notes)
+    _print(report, _write(report, measurements, args.out))
+    return INTERRUPTED if stopped else 0
+
+
+def _run(race: Race, cells: Sequence[Cell]) -> bool:
+    """Run what is still to be run; whether Ctrl-C ended it."""
+    waiting = race.waiting(cells)
+    style = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}]"
+    pause = 0.2 if sys.stderr.isatty() else 60.0  # a log wants fewer lines
+    with tqdm(total=len(cells), initial=len(cells) - len(waiting), bar_format=style, mininterval=pause) as bar:
+        try:
+            for cell in waiting:
+                bar.set_description_str(f"{cell.prompt.id}, {cell.contestant.label.key}", refresh=False)
+                race.run(cell)
+                bar.update()
+        except KeyboardInterrupt:
+            return True
+    return False
+
+
+def _report(
+    command: str,
+    plan: Plan,
+    pair: Pair,
+    labels: Sequence[Label],
+    measurements: Sequence[Measurement],
+    planned: int,
+    notes: Sequence[str],
+) -> Report:
+    errors = {item.prompt: item.error for item in reversed(measurements) if item.error}
+    answered = [item for item in measurements if not item.error]
+    if not answered:
+        raise CactusError(f"no prompt could be answered: {next(iter(errors.values()))}")
+    common = complete(measurements, labels)
+    chosen = common or answered
+    rows = summarize(chosen, labels)
+    return Report(
+        command=command,
+        date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        pair=plan.pair,
+        weights=pair.weights,
+        device=str(pair.device),
+        dtype=pair.dtype,
+        machine=machine.describe(pair.device),
+        versions=plan.versions,
+        settings={
+            "temperature": plan.temperature,
+            "max new tokens": plan.max_new_tokens,
+            "prompts": plan.prompts,
+            "repeats": plan.repeat,
+            "seed": plan.seed,
+        },
+        done=len(measurements),
+        planned=planned,
+        skipped=errors,
+        partial=not common,
+        rows=rows,
+        versus=against_peers(chosen, rows),
+        notes=notes,
+        unequal=unequal_repeats(measurements),
+        repeats=plan.repeat,
+    )
+
+
+def _write(report: Report, measurements: Sequence[Measurement], folder: Path) -> list[str]:
+    """All files of the report; remarks for the person at the terminal."""
+    made = plots.figures(report)
+    shutil.copyfile(plots.PLOTLY_JS, folder / plots.PLOTLY_JS.name)
+    (folder / "plots.html").write_text(plots.page(made, f"Benchmark of {report.pair}", plots.PLOTLY_JS.name), "utf-8")
+    remarks, shots = [], []
+    try:
+        shots = images.write(made, folder)
+    except UnavailableError as error:
+        remarks.append(f"no PNG files: {error}")
+    (folder / "report.md").write_text(to_markdown(report, shots), encoding="utf-8")
+    (folder / "report.csv").write_text(to_csv(report.rows), encoding="utf-8")
+    (folder / "report.json").write_text(to_json(report, measurements), encoding="utf-8")
+    return [*remarks, f"report: {folder / 'report.md'}"]
+
+
+def _print(report: Report, remarks: Sequence[str]) -> None:
+    lines = [pairs.table(table(report.rows))]
+    for item in report.versus:
+        lines.append(f"{item.ours} ÷ {item.peer}: {item.ratio.median:.2f}× wall tokens/s")
+    if not report.finished:
+        lines.append(f"stopped after {report.done} of {report.planned} conversations; --resume goes on")
+    lines += [f"left out: {prompt} ({reason})" for prompt, reason in report.skipped.items()]
+    sys.stdout.write("\n".join([*lines, equality(report).replace("**", ""), *remarks]) + "\n")
+
+
+def _command(args: argparse.Namespace) -> str:
+    """The command line that makes the same benchmark, with every setting spelt out."""
+    words = ["bench"]
+    for name, value in vars(args).items():
+        flag = "--" + name.replace("_", "-")
+        if isinstance(value, bool):
+            words += [flag] if value and name != "resume" else []
+        elif isinstance(value, list):
+            words += [word for item in value for word in (flag, str(item))]
+        elif value is not None:
+            words += [flag, _shown(value)]
+    return f"{PROGRAM} {shlex.join(words)}"
+
+
+def _shown(value: object) -> str:
+    """Paths inside the working folder without it."""
+    if isinstance(value, Path) and value.is_absolute() and value.is_relative_to(Path.cwd()):
+        return str(value.relative_to(Path.cwd()))
+    return str(value)
