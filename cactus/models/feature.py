@@ -41,6 +41,7 @@ class FeatureHead(nn.Module):
     def inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
         """What the layer reads: tokens [..., n] and features [..., n, hidden] -> [..., n, hidden]."""
         embedded = self.backbone.model.embed_tokens(tokens)
+        features = features.to(embedded.dtype)
         return self.join(torch.cat([self.token_norm(embedded), self.feature_norm(features)], -1))
 
     def forward(self, tokens: Tensor, features: Tensor, cache: Cache) -> Tensor:
@@ -102,7 +103,7 @@ class HFFeatureHead:
         """Append pairs: float32 logits [1, draft_vocab] of the last one and estimated hidden states [fed, hidden]."""
         weight = self.head.join.weight
         ids = torch.tensor([tokens], device=weight.device)  # [1, fed]
-        hidden = self.head(ids, features[None].to(weight), self._cache)[0]  # [fed, hidden]
+        hidden = self.head(ids, features[None].to(weight.device), self._cache)[0]  # [fed, hidden]
         self.length += len(tokens)
         return Output(self.head.backbone.lm_head(hidden[-1:]).float(), hidden)
 
