@@ -38,7 +38,7 @@ def _shoot(browser: str, name: str, figure: go.Figure, folder: Path) -> str:
     size = f"{figure.layout.width or WIDTH},{figure.layout.height or HEIGHT}"
     with tempfile.TemporaryDirectory() as scratch:
         source = Path(scratch) / "figure.html"
-        source.write_text(page({name: figure}, name, PLOTLY_JS.as_uri()), encoding="utf-8")
+        source.write_text(page({name: figure}, name, PLOTLY_JS.as_uri(), buttons=False), encoding="utf-8")
         command = [
             browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
             "--allow-file-access-from-files", "--virtual-time-budget=4000", f"--window-size={size}",

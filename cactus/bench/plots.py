@@ -31,8 +31,8 @@ def figures(report: Report) -> dict[str, go.Figure]:
         made["positions"] = _positions([row for row in drafting if row.best])
     if any(row.shares for row in rows):
         made["time"] = _shares([row for row in rows if row.shares])
-    if any(row.kinds for row in rows):
-        made["kinds"] = _kinds([row for row in rows if row.best and row.kinds])
+    if any(row.kinds and row.label.num_draft_tokens != 0 for row in rows):
+        made["kinds"] = _kinds([row for row in rows if row.best and row.kinds and row.label.num_draft_tokens != 0])
     if any(row.label.family != OURS for row in rows):
         made["libraries"] = _libraries([row for row in rows if row.best and row.wall_tokens_per_second])
     return made
@@ -96,7 +96,7 @@ def _shares(rows: Sequence[Row]) -> go.Figure:
         marker = {"color": COLORS[index], "pattern": {"shape": ("", "/", "x", ".")[index], "solidity": 0.2}}
         figure.add_bar(y=names, x=[row.shares[part] for row in rows], name=part, orientation="h", marker=marker)
     figure.update_layout(barmode="stack", height=max(HEIGHT, 150 + 26 * len(rows)), margin={"l": 230})
-    figure.update_layout(legend={"y": -60 / max(HEIGHT, 150 + 26 * len(rows))})
+    figure.update_layout(legend={"y": -60 / max(HEIGHT, 150 + 26 * len(rows)), "traceorder": "normal"})
     figure.update_yaxes(autorange="reversed")
     return figure.update_xaxes(tickformat=".0%", range=[0, 1])
 
@@ -124,9 +124,13 @@ def _libraries(rows: Sequence[Row]) -> go.Figure:
     return figure.update_yaxes(autorange="reversed")
 
 
-def page(made: Mapping[str, go.Figure], title: str, script: str) -> str:
-    """One HTML page of all figures. `script`: the address of plotly.js."""
-    pieces = [figure.to_html(full_html=False, include_plotlyjs=False, div_id=name) for name, figure in made.items()]
+def page(made: Mapping[str, go.Figure], title: str, script: str, buttons: bool = True) -> str:
+    """One HTML page of all figures. `script`: the address of plotly.js; `buttons`: whether plots have their own."""
+    config = {"displayModeBar": buttons, "displaylogo": False}
+    pieces = [
+        figure.to_html(full_html=False, include_plotlyjs=False, div_id=name, config=config)
+        for name, figure in made.items()
+    ]
     missing = f"{Path(script).name} belongs beside this page; the plotly package has it."
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>\n'

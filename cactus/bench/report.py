@@ -170,8 +170,7 @@ def _circumstances(report: Report) -> list[str]:
         f"- versions: {versions}",
         f"- settings: {settings}",
         f"- date: {report.date}",
-        f"- {report.done:,} of {report.planned:,} conversations measured"
-        + ("" if report.finished else ", **stopped**"),
+        f"- {report.done:,} of {report.planned:,} conversations measured{stopped}",
         f"- {equality(report)}",
     ]
     if report.partial:

@@ -27,7 +27,7 @@ from cactus.models import HFModel, context_length
 
 FAMILY = "transformers"
 ASSISTED: dict[str, dict[str, Any]] = {
-    "defaults (20 tokens, confidence 0.4)": {},
+    "defaults": {},
     "5 tokens": {"num_assistant_tokens": 5, "assistant_confidence_threshold": 0.0},
     "5 tokens, confidence 0.4": {"num_assistant_tokens": 5},
     "5 tokens, heuristic schedule": {
@@ -38,7 +38,8 @@ ASSISTED: dict[str, dict[str, Any]] = {
 LOOKUP = {"10 tokens": 10, "3 tokens": 3}
 TIMING = (
     "transformers: tokens after the first delivery to a streamer ÷ seconds from there to the end of `generate`, so "
-    "that prefill is left out; sampling through `generate`'s own processors, seeded like ours"
+    "that prefill is left out; sampling through `generate`'s own processors, seeded like ours; the defaults of an "
+    "assistant are 20 tokens, a constant schedule and a confidence threshold of 0.4"
 )
 WIDENED = (
     "the pair's draft model has a trimmed output head, which `generate` cannot use; for it the same layers have the "
