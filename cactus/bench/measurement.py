@@ -124,6 +124,4 @@ class Store:
             record = json.loads(line)
             return Measurement(**record | {"stop_reasons": tuple(record["stop_reasons"])})
         except (ValueError, TypeError, KeyError):
-            raise CactusError(
-                f"{self._path}, line {number} is not a measurement; start again without --resume"
-            ) from None
+            raise CactusError(f"{self._path}, line {number} is no measurement; choose another --out") from None
