@@ -1,12 +1,13 @@
-// Live plots: a bare figure, then points to append or to replace. Drawn by Plotly.react, so zoom and pan survive.
+// Figures, drawn by Plotly.react, so that zoom and pan survive. A live plot is a bare figure and points for it.
 "use strict";
 window.Cactus = window.Cactus || {};
 
-Cactus.plot = (element, props, watch) => {
-  const apart = 160; // milliseconds between two drawings of one plot
+// One figure in one node, in the colours of the page: shown anew, with points appended, or with points replaced.
+Cactus.canvas = (node) => {
+  const apart = 160; // milliseconds between two drawings of one figure
   let figure = null, revision = 0, run = 0, waiting = false, last = 0;
 
-  const color = (name) => getComputedStyle(element).getPropertyValue(name).trim();
+  const color = (name) => getComputedStyle(node).getPropertyValue(name).trim();
 
   const themed = () => {
     const text = color("--plot-text"), grid = color("--plot-grid"), card = color("--plot-card");
@@ -15,8 +16,8 @@ Cactus.plot = (element, props, watch) => {
     return {
       ...layout,
       // On a phone the legend takes two rows: the title needs to stand above both.
-      margin: element.clientWidth < 400 ? { ...layout.margin, t: 68 } : layout.margin,
-      font: { ...layout.font, color: text, family: getComputedStyle(element).fontFamily },
+      margin: node.clientWidth < 400 ? { ...layout.margin, t: 68 } : layout.margin,
+      font: { ...layout.font, color: text, family: getComputedStyle(node).fontFamily },
       xaxis: axis(layout.xaxis),
       yaxis: axis(layout.yaxis),
       hoverlabel: { bgcolor: card, bordercolor: grid, font: { color: text } },
@@ -28,34 +29,45 @@ Cactus.plot = (element, props, watch) => {
 
   const draw = () => {
     waiting = false;
-    if (!figure || !element.isConnected) return;
-    if (!window.Plotly) return void setTimeout(schedule, 100);
+    if (!figure || !node.isConnected) return;
+    if (!window.Plotly) return void setTimeout(touch, 100);
     last = performance.now();
-    Plotly.react(element.firstElementChild, figure.data, themed(), {
+    Plotly.react(node, figure.data, themed(), {
       responsive: true, displaylogo: false, displayModeBar: false, scrollZoom: false,
     });
   };
 
-  const schedule = () => {
+  const touch = () => {
     if (waiting) return;
     waiting = true;
     const wait = Math.max(0, last + apart - performance.now());
     setTimeout(() => (document.hidden ? draw() : requestAnimationFrame(draw)), wait);
   };
 
-  const read = (record) => {
-    if (!record) return;
-    if (record.figure) {
-      figure = record.figure;
-      run += 1;
-    }
-    for (const [index, added] of Object.entries(record.extend || {})) {
-      for (const [name, values] of Object.entries(added)) figure.data[index][name].push(...values);
-    }
-    for (const [index, whole] of Object.entries(record.replace || {})) Object.assign(figure.data[index], whole);
-    schedule();
+  // A tab opens, a phone is turned: the figure takes the width it is given then.
+  new ResizeObserver(() => { if (figure && node.clientWidth) touch(); }).observe(node);
+  new MutationObserver(touch).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+  return {
+    show: (fresh) => { figure = fresh; run += 1; touch(); },
+    extend: (points) => {
+      for (const [index, added] of Object.entries(points)) {
+        for (const [name, values] of Object.entries(added)) figure.data[index][name].push(...values);
+      }
+      touch();
+    },
+    replace: (points) => {
+      for (const [index, whole] of Object.entries(points)) Object.assign(figure.data[index], whole);
+      touch();
+    },
   };
+};
 
-  Cactus.follow(props, watch, read);
-  new MutationObserver(schedule).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+Cactus.plot = (element, props, watch) => {
+  const canvas = Cactus.canvas(element.firstElementChild);
+  Cactus.follow(props, watch, (record) => {
+    if (!record) return;
+    if (record.figure) canvas.show(record.figure);
+    if (record.extend) canvas.extend(record.extend);
+    if (record.replace) canvas.replace(record.replace);
+  });
 };

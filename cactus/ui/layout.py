@@ -10,6 +10,7 @@ from cactus.ui import theme
 from cactus.ui.api import Endpoints
 from cactus.ui.controls import build_controls
 from cactus.ui.desk import Desk, Loader, Runs
+from cactus.ui.lab import build_lab
 from cactus.ui.live import LiveHandlers
 from cactus.ui.page import PageHandlers, new_seed
 from cactus.ui.parts import Parts, markup
@@ -34,11 +35,14 @@ def build(session: Runs, loader: Loader | None = None) -> gr.Blocks:
     with gr.Blocks(title="Cactus", analytics_enabled=False, delete_cache=uploads) as demo:
         parts = Parts()
         gr.HTML(markup("masthead.html"), elem_id="masthead")
-        with gr.Row(elem_id="playground", equal_height=False):
-            with gr.Column(elem_id="controls", min_width=320, scale=0):
-                build_controls(parts, session, loader)
-            with gr.Column(elem_id="stage", min_width=320, scale=1):
-                build_stage(parts)
+        with gr.Tabs(elem_id="tabs"):
+            with gr.Tab("Playground", id="playground"), gr.Row(elem_id="playground", equal_height=False):
+                with gr.Column(elem_id="controls", min_width=320, scale=0):
+                    build_controls(parts, session, loader)
+                with gr.Column(elem_id="stage", min_width=320, scale=1):
+                    build_stage(parts)
+            with gr.Tab("Theory lab", id="lab"):
+                build_lab()
         desk = Desk()
         _wire_runs(demo, parts, LiveHandlers(session, loader, desk), ReplayHandlers(desk))
         _wire_page(demo, parts, PageHandlers(session, loader, desk))

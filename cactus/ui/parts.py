@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,17 +27,21 @@ class Parts:
         return [self.controls[key] for key in settings.control_keys()]
 
 
-def widget(kind: str, elem_id: str, value: str = "", template: str = "") -> gr.HTML:
+def widget(
+    kind: str, elem_id: str, value: str = "", template: str = "", server: tuple[Callable[..., Any], ...] = ()
+) -> gr.HTML:
     """An element that `Cactus.<kind>` of our scripts fills from its value, which is data and never markup.
 
-    The template is a constant of ours: text must not go into one, as it would be executed.
+    The template is a constant of ours: text must not go into one, as it would be executed. `server`: functions that
+    the script may call by name.
     """
     return gr.HTML(
         value,
         elem_id=elem_id,
         elem_classes=["widget", f"widget-{kind}"],
         html_template=template or "<div></div>",
-        js_on_load=f"Cactus.{kind}(element, props, watch)",
+        js_on_load=f"Cactus.{kind}(element, props, watch{', server' if server else ''})",
+        server_functions=list(server) or None,
         apply_default_css=False,
     )
 

@@ -10,7 +10,7 @@ import plotly
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
 PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 STYLES = ASSETS / "app.css"
-SCRIPTS = (ASSETS / "tokens.js", ASSETS / "plots.js", ASSETS / "page.js")
+SCRIPTS = tuple(ASSETS / name for name in ("tokens.js", "plots.js", "tables.js", "page.js", "lab.js"))
 
 
 def theme() -> gr.themes.Base:

@@ -1,0 +1,40 @@
+// Tables of cells: text, or { text, share (a bar), kind, title }. The first column names the row.
+"use strict";
+window.Cactus = window.Cactus || {};
+
+Cactus.fillTable = (box, { head, rows, note }) => {
+  const cell = (tag, given) => {
+    const { text, share, kind, title } = given.text === undefined ? { text: given } : given;
+    const node = Cactus.node(tag, kind || "", text);
+    if (title) node.title = title;
+    if (share !== undefined) {
+      node.classList.add("bar-cell");
+      node.style.setProperty("--share", share);
+    }
+    return node;
+  };
+  const line = (cells, tag) => {
+    const row = document.createElement("tr");
+    row.append(...cells.map((given, index) => cell(index ? tag : "th", given)));
+    row.firstElementChild.scope = "row";
+    return row;
+  };
+  const table = Cactus.node("table", "cells"), top = document.createElement("thead"), body = document.createElement("tbody");
+  top.append(line(head, "th"));
+  for (const node of top.querySelectorAll("th")) node.scope = "col";
+  body.append(...rows.map((cells) => line(cells, "td")));
+  table.append(top, body);
+  const kept = box.querySelector(".cells-scroll"), scroll = kept || Cactus.node("div", "cells-scroll");
+  scroll.replaceChildren(table);
+  if (!kept) {
+    scroll.tabIndex = 0; // a wide table is scrolled with the keys
+    scroll.setAttribute("role", "region");
+    scroll.setAttribute("aria-label", box.dataset.label || "Table");
+    box.append(scroll, Cactus.node("p", "cells-note"));
+  }
+  box.querySelector(".cells-note").textContent = note || "";
+};
+
+Cactus.table = (element, props, watch) => {
+  Cactus.parsed(props, watch, (table) => Cactus.fillTable(element.firstElementChild, table));
+};
