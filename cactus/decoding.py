@@ -85,7 +85,7 @@ class Run:
             seed=settings.seed,
             device=str(self._loop.verifier.device),
             dtype=self._pair.dtype,
-            versions=versions() | {"weights": self._pair.weights},
+            versions=versions() | _held(self._pair),
             prompt=self._prompt if isinstance(self._prompt, str) else tuple(self._prompt),  # type: ignore[arg-type]
             prompt_tokens=self._prompt_tokens,
             rounds=tuple(self.rounds),
@@ -178,6 +178,11 @@ def _new_writer(pair: ModelPair, settings: Settings, context_length: int, prompt
         describe=codec.describe,
         limit_reason="length" if settings.max_new_tokens <= room else "context",
     )
+
+
+def _held(pair: ModelPair) -> dict[str, str]:
+    """Which weights computed the numbers, and in what form the drafter's, if it has any, were held."""
+    return {"weights": pair.weights} | ({"draft weights": pair.draft_weights} if pair.draft_weights else {})
 
 
 def decode(

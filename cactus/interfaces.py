@@ -138,6 +138,9 @@ class ModelPair(Protocol):
     @property
     def weights(self) -> str: ...
 
+    @property
+    def draft_weights(self) -> str: ...
+
     def new_verifier(self) -> CachedModel:
         """The verifier with an empty cache."""
 

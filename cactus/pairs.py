@@ -8,36 +8,41 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from cactus.drafters import ModelDrafter, PromptLookup
+from cactus.drafters import FeatureDrafter, ModelDrafter, PromptLookup
 from cactus.errors import CactusError
 from cactus.interfaces import Drafter
 from cactus.models import (
     HFCodec,
     HFModel,
+    cheapest,
     check_same_tokens,
     choose_device,
     choose_dtype,
+    context_length,
+    feature,
     load_model,
     load_tokenizer,
     shared,
 )
-from cactus.weights import HubSource, Source, WheelSource, ensure, kept, origin
+from cactus.weights import HubSource, ShippedWeights, Source, WheelSource, ensure, kept, origin
 from cactus.weights.source import Progress, part, silent
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
 DEFAULT_PAIR = "smollm2-135m"
+POCKET_PAIR = "pocket"  # needs nothing, so it is there when no other pair can be had
 
 
 @dataclass(frozen=True)
 class Pair:
     """A loaded pair. Implements `interfaces.ModelPair`; every run takes its own caches from it.
 
-    weights: where the verifier's numbers come from, as the trace records it.
+    weights: where the verifier's numbers come from; draft_weights: how those of the drafter are held ("int8"), empty
+    if it has none. Both as the trace records them.
     """
 
     name: str
@@ -45,6 +50,7 @@ class Pair:
     codec: HFCodec
     drafter: Callable[[], Drafter]
     weights: str = "given"
+    draft_weights: str = ""
 
     @property
     def dtype(self) -> str:
@@ -65,6 +71,13 @@ class Pair:
         return self.drafter()
 
 
+class Drafting(NamedTuple):
+    """How to make a fresh drafter, and how the weights of all of them are held."""
+
+    new: Callable[[], Drafter]
+    weights: str = ""
+
+
 class DrafterSource(Protocol):
     """How a pair drafts."""
 
@@ -74,8 +87,8 @@ class DrafterSource(Protocol):
     @property
     def size_bytes(self) -> int: ...
 
-    def build(self, verifier: PreTrainedModel, codec: HFCodec) -> Callable[[], Drafter]:
-        """A maker of fresh drafters for this verifier."""
+    def build(self, verifier: PreTrainedModel, codec: HFCodec) -> Drafting:
+        """Fresh drafters for this verifier."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +102,49 @@ class SharedDraft:
     def size_bytes(self) -> int:
         return sum(file.stat().st_size for file in self.folder.glob("*.safetensors"))
 
-    def build(self, verifier: PreTrainedModel, codec: HFCodec) -> Callable[[], Drafter]:
+    def build(self, verifier: PreTrainedModel, codec: HFCodec) -> Drafting:
         model, token_ids = shared.load(self.folder, verifier)
-        model.requires_grad_(False)
-        return lambda: ModelDrafter(HFModel(model), codec.vocab_size, token_ids)
+        model, weights = cheapest(model.requires_grad_(False), HFModel.one_step)
+        return Drafting(lambda: ModelDrafter(HFModel(model), codec.vocab_size, token_ids), weights)
+
+
+@dataclass(frozen=True)
+class FeatureDraft:
+    """A feature head in `folder` on the verifier's hidden states, embeddings and output head (`models.feature`)."""
+
+    folder: Path
+    label: str = "feature head on the verifier's hidden states"
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.stat().st_size for file in self.folder.glob("*.safetensors"))
+
+    def build(self, verifier: PreTrainedModel, codec: HFCodec) -> Drafting:
+        head, token_ids = feature.load(self.folder, verifier)
+        head, weights = cheapest(head.requires_grad_(False), feature.HFFeatureHead.one_step)
+        length = context_length(verifier)
+
+        def new() -> Drafter:
+            return FeatureDrafter(feature.HFFeatureHead(head, length), codec.vocab_size, token_ids)
+
+        return Drafting(new, weights)
+
+
+@dataclass(frozen=True)
+class OwnDraft:
+    """An ordinary draft model in `folder`: embeddings and head of its own, the verifier's tokenizer."""
+
+    folder: Path
+    label: str = "one-layer draft model"
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.stat().st_size for file in self.folder.glob("*.safetensors"))
+
+    def build(self, verifier: PreTrainedModel, codec: HFCodec) -> Drafting:
+        check_same_tokens(load_tokenizer(self.folder), codec.tokenizer)
+        model, weights = cheapest(load_model(self.folder, verifier.device, verifier.dtype), HFModel.one_step)
+        return Drafting(lambda: ModelDrafter(HFModel(model), codec.vocab_size), weights)
 
 
 @dataclass(frozen=True)
@@ -102,8 +154,8 @@ class Lookup:
     label: str = "prompt lookup (n-grams of the text so far)"
     size_bytes: int = 0
 
-    def build(self, verifier: PreTrainedModel, codec: HFCodec) -> Callable[[], Drafter]:
-        return lambda: PromptLookup(codec.vocab_size, verifier.device)
+    def build(self, verifier: PreTrainedModel, codec: HFCodec) -> Drafting:
+        return Drafting(lambda: PromptLookup(codec.vocab_size, verifier.device))
 
 
 @dataclass(frozen=True)
@@ -123,6 +175,14 @@ class Weights:
         """Whether they are on this machine."""
         return kept(self.sources, self.name) is not None
 
+    def fetch(self, progress: Progress = silent, *, verify: bool = False) -> Path:
+        """Their folder, downloaded and converted where they are not there yet."""
+        return ensure(self.sources, self.name, progress, verify=verify)
+
+    def origin(self, folder: Path) -> str:
+        """For people: which weights the folder holds."""
+        return origin(folder)
+
 
 @dataclass(frozen=True)
 class PairSpec:
@@ -130,7 +190,7 @@ class PairSpec:
 
     name: str
     label: str
-    verifier: Weights
+    verifier: Weights | ShippedWeights
     drafter: DrafterSource
     draft_length: int = 5
     temperature: float = 0.7
@@ -138,7 +198,7 @@ class PairSpec:
 
     def fetch(self, progress: Progress = silent, *, verify: bool = False) -> Path:
         """The verifier's folder, downloaded and converted where it is not there yet."""
-        return ensure(self.verifier.sources, self.verifier.name, progress, verify=verify)
+        return self.verifier.fetch(progress, verify=verify)
 
     def load(self, device: str = "auto", dtype: str = "auto", progress: Progress = silent) -> Pair:
         """Fetch what is missing and load both models."""
@@ -147,7 +207,8 @@ class PairSpec:
         where = choose_device(device)
         model = load_model(folder, where, choose_dtype(dtype, where))
         codec = HFCodec(load_tokenizer(folder), model)
-        pair = Pair(self.name, model, codec, self.drafter.build(model, codec), origin(folder))
+        drafting = self.drafter.build(model, codec)
+        pair = Pair(self.name, model, codec, drafting.new, self.verifier.origin(folder), drafting.weights)
         progress(1.0, f"{self.label} is ready")
         return pair
 
@@ -191,6 +252,13 @@ PAIRS = _registry(
             drafter=Lookup(),
             notes="drafts only where the text repeats itself or the prompt",
         ),
+        PairSpec(
+            name=POCKET_PAIR,
+            label="Pocket: two tiny story tellers",
+            verifier=ShippedWeights("pocket", ASSETS / "pairs" / POCKET_PAIR / "verifier", licence="Apache-2.0"),
+            drafter=OwnDraft(ASSETS / "pairs" / POCKET_PAIR / "drafter"),
+            notes="very short stories and explanations; needs no download",
+        ),
     ]
 )
 
@@ -212,7 +280,7 @@ def pair_from_models(
     """A pair of models that are already loaded; without a draft model it drafts by prompt lookup."""
     codec = HFCodec(tokenizer, verifier)
     if draft is None:
-        return Pair(name, verifier, codec, Lookup().build(verifier, codec))
+        return Pair(name, verifier, codec, Lookup().build(verifier, codec).new)
     if draft_tokenizer is not None:
         check_same_tokens(draft_tokenizer, tokenizer)
     return Pair(name, verifier, codec, lambda: ModelDrafter(HFModel(draft), codec.vocab_size))

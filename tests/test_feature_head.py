@@ -103,7 +103,7 @@ def test_round_trip_and_what_is_refused(tmp_path, verifier, head):
         assert torch.equal(feature.own_state(loaded)[name], value.bfloat16().float()), name
     assert loaded.backbone.model.embed_tokens is verifier.model.embed_tokens
     codec = pair_from_models(verifier, tiny.tokenizer()).codec
-    assert FeatureDraft(tmp_path).build(verifier, codec)().wants_hidden
+    assert FeatureDraft(tmp_path).build(verifier, codec).new().wants_hidden
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 2}))
     with pytest.raises(CactusError, match="2 layers"):

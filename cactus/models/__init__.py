@@ -3,10 +3,12 @@
 from cactus.models.adapter import HFModel, check_rewindable, context_length
 from cactus.models.codec import HFCodec, check_same_tokens, eos_ids
 from cactus.models.loading import choose_device, choose_dtype, load_model, load_tokenizer
+from cactus.models.quantized import cheapest
 
 __all__ = [
     "HFCodec",
     "HFModel",
+    "cheapest",
     "check_rewindable",
     "check_same_tokens",
     "choose_device",

@@ -6,7 +6,7 @@ Feed tokens, read logits, rewind. Models whose state cannot be rewound are refus
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from transformers import PreTrainedModel
@@ -45,6 +45,19 @@ class HFModel:
         self._cache: Cache = DynamicCache(config=model.config)
         # Sliding windows drop what leaves them; recorded, they can be rewound past it.
         self._cache.activate_past_recording()
+
+    @classmethod
+    def one_step(cls, model: PreTrainedModel) -> Callable[[], object]:
+        """One draft step behind a short text, to be timed again and again."""
+        cached = cls(model)
+        cached.feed([0] * 32)
+        cached.rewind(32)
+
+        def step() -> None:
+            cached.feed([0])
+            cached.rewind(32)
+
+        return step
 
     @property
     def device(self) -> torch.device:

@@ -9,6 +9,7 @@ place of the hidden state. Embeddings and output head are the verifier's; on dis
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -98,11 +99,24 @@ class HFFeatureHead:
         self.length = 0
         self._cache = DynamicCache(config=head.backbone.config)
 
+    @classmethod
+    def one_step(cls, head: FeatureHead) -> Callable[[], object]:
+        """One draft step behind a short text, to be timed again and again."""
+        cached = cls(head, 64)
+        features = torch.zeros(32, head.backbone.config.hidden_size)
+        cached.feed([0] * 32, features)
+
+        def step() -> None:
+            cached.feed([0], features[:1])
+            cached.rewind(32)
+
+        return step
+
     @torch.inference_mode()
-    def feed(self, tokens: list[int], features: Tensor) -> Output:
+    def feed(self, tokens: Sequence[int], features: Tensor) -> Output:
         """Append pairs: float32 logits [1, draft_vocab] of the last one and estimated hidden states [fed, hidden]."""
-        weight = self.head.join.weight
-        ids = torch.tensor([tokens], device=weight.device)  # [1, fed]
+        weight = self.head.token_norm.weight
+        ids = torch.tensor([list(tokens)], device=weight.device)  # [1, fed]
         hidden = self.head(ids, features[None].to(weight.device), self._cache)[0]  # [fed, hidden]
         self.length += len(tokens)
         return Output(self.head.backbone.lm_head(hidden[-1:]).float(), hidden)
