@@ -18,7 +18,7 @@ from cactus.acceptance import RULES, Rule, make_rule
 from cactus.decoding import Run, decode
 from cactus.errors import CactusError, UnavailableError
 from cactus.interfaces import Prompt
-from cactus.pairs import DEFAULT_PAIR, PAIRS, Pair, PairSpec, find_pair
+from cactus.pairs import DEFAULT_PAIR, PAIRS, POCKET_PAIR, Pair, PairSpec, find_pair
 from cactus.sampling import SamplingParams
 from cactus.settings import DEFAULT_DRAFT_TOKENS, MAX_DRAFT_TOKENS, MAX_SEED, check_stops, check_text, check_whole
 from cactus.trace import Round, StopReason, Trace
@@ -30,6 +30,8 @@ MAX_NEW_TOKENS = 2048
 MAX_PROMPT_CHARACTERS = 100_000
 BASELINE_STEPS = 8
 MAX_SECONDS = 300.0
+STAND_IN_PAIR = POCKET_PAIR
+"""What the page uses when the wished pair cannot be had: its weights are part of the installation."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import sys
 
 from cactus.pairs import DEFAULT_PAIR, find_pair
 from cactus.terminal import ProgressLine
-from cactus.weights import origin
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,5 +21,5 @@ def run(args: argparse.Namespace) -> int:
         folder = spec.fetch(progress, verify=args.verify)
     finally:
         progress.close()
-    sys.stdout.write(f"{spec.name}: {origin(folder)}\n{folder}\n")
+    sys.stdout.write(f"{spec.name}: {spec.verifier.origin(folder)}\n{folder}\n")
     return 0
