@@ -367,10 +367,10 @@ def test_the_pair_is_looked_at_again_only_while_it_is_loading():
     session = FakeSession(load_seconds=0.4)
     handlers = page(session)
     handlers.loader.start("smollm2-135m")
-    note, timer = handlers.watch("smollm2-135m")
+    note, timer, _ = handlers.watch("smollm2-135m")
     assert json.loads(note)["busy"] and timer.active
     handlers.loader.wait(threading.Event(), ignore)
-    note, timer = handlers.watch("smollm2-135m")
+    note, timer, _ = handlers.watch("smollm2-135m")
     assert not json.loads(note)["busy"] and not timer.active
 
 

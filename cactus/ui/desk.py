@@ -12,7 +12,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from cactus.session import LiveRun, PairState, Progress, RunRequest
+from cactus.errors import UnavailableError
+from cactus.session import STAND_IN_PAIR, LiveRun, PairState, Progress, RunRequest
 from cactus.trace import Trace
 from cactus.ui.view import View
 
@@ -113,8 +114,11 @@ class Loader:
     def _load(self) -> None:
         try:
             self._session.load(self.name, self._report)
-        except ValueError as error:  # the next run says it again, on the page
+        except ValueError as error:  # the page says it too
             log.warning("%s could not be loaded: %s", self.name, error)
+            if isinstance(error, UnavailableError) and self.name != STAND_IN_PAIR:
+                self.name, self.share, self.message = STAND_IN_PAIR, None, f"{self.name} cannot be had"
+                self._load()
 
     def _report(self, share: float | None, message: str) -> None:
         self.share, self.message = share, message

@@ -44,15 +44,16 @@ def build(session: Runs, loader: Loader | None = None) -> gr.Blocks:
             with gr.Tab("Theory lab", id="lab"):
                 build_lab()
         desk = Desk()
-        _wire_runs(demo, parts, LiveHandlers(session, loader, desk), ReplayHandlers(desk))
-        _wire_page(demo, parts, PageHandlers(session, loader, desk))
+        run = _wire_runs(demo, parts, LiveHandlers(session, loader, desk), ReplayHandlers(desk))
+        _wire_page(demo, parts, PageHandlers(session, loader, desk), run)
         endpoints = Endpoints(session)
         gr.api(endpoints.generate, api_name="generate", **MODEL)
         gr.api(endpoints.pairs, api_name="pairs", concurrency_limit=None)
     return demo.queue(max_size=QUEUE_PLACES)
 
 
-def _wire_runs(demo: gr.Blocks, parts: Parts, live: LiveHandlers, replay: ReplayHandlers) -> None:
+def _wire_runs(demo: gr.Blocks, parts: Parts, live: LiveHandlers, replay: ReplayHandlers) -> Any:
+    """Returns the event of the Run button."""
     other, shown = parts.other, parts.shown
     run = other["run"].click(
         live.run, parts.row(), shown, preprocess=False, validator=live.check, show_progress="full",
@@ -65,15 +66,17 @@ def _wire_runs(demo: gr.Blocks, parts: Parts, live: LiveHandlers, replay: Replay
     other["stop"].click(live.stop, None, shown, cancels=going, **AT_ONCE)
     other["clear"].click(live.clear, None, shown, cancels=going, **AT_ONCE)
     demo.unload(live.leave)
+    return run
 
 
-def _wire_page(demo: gr.Blocks, parts: Parts, page: PageHandlers) -> None:
+def _wire_page(demo: gr.Blocks, parts: Parts, page: PageHandlers, run: Any) -> None:
     other, controls = parts.other, parts.controls
     demo.load(page.restore, None, [*parts.row(), other["errand"]], **AT_ONCE)
     timer = gr.Timer(LOOK_SECONDS)
-    timer.tick(page.watch, controls["pair"], [other["pair-note"], timer], **AT_ONCE)
+    timer.tick(page.watch, controls["pair"], [other["pair-note"], timer, controls["pair"]], **AT_ONCE)
     controls["pair"].change(page.pair_note, controls["pair"], other["pair-note"], **AT_ONCE)
     controls["method"].change(page.choose, controls["method"], [other["method-note"], *parts.groups], **AT_ONCE)
+    run.then(page.settle, controls["pair"], [other["pair-note"], controls["pair"]], **AT_ONCE)
     other["dice"].click(new_seed, None, controls["seed"], **AT_ONCE)
     other["examples"].click(lambda row: row[0], other["examples"], controls["prompt"], **AT_ONCE)
     other["share"].click(page.share, parts.row(), other["errand"], preprocess=False, **AT_ONCE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import logging
+import threading
 import time
 from collections.abc import Generator, Iterator
 from contextlib import closing
@@ -11,11 +12,11 @@ from typing import Any
 
 import gradio as gr
 
-from cactus.session import RunRequest
+from cactus.session import STAND_IN_PAIR, RunRequest, silent
 from cactus.trace import Round, Trace
-from cactus.ui import settings, space
+from cactus.ui import settings, space, stand_in
 from cactus.ui.desk import Desk, Loader, Runs, Show
-from cactus.ui.view import Shown, blank
+from cactus.ui.view import Shown, View, blank
 from cactus.ui.waiting import Told, told
 
 TEXT_SECONDS = 0.08  # the text is sent at most this often,
@@ -82,7 +83,7 @@ class LiveHandlers:
             with closing(self._records(show, wanted)) as records:
                 for record in records:
                     if not isinstance(record, Round):
-                        view.begin(record) if isinstance(record, Trace) else view.wait(*record)
+                        self._say(view, record, wanted)
                         yield view.shown()
                         continue
                     view.add(record)
@@ -96,6 +97,15 @@ class LiveHandlers:
                 view.finish(show.trace)
         yield view.shown()
 
+    def _say(self, view: View, record: Trace | Told, wanted: RunRequest) -> None:
+        """What is being waited for, or how the run begins: with another pair, where the wished one cannot be had."""
+        if not isinstance(record, Trace):
+            view.wait(*record)
+            return
+        view.begin(record)
+        if record.pair == STAND_IN_PAIR != wanted.pair:
+            view.remark(stand_in.sentence(wanted.pair, self.session.states()))
+
     def _records(self, show: Show, wanted: RunRequest) -> Generator[Told | Trace | Round]:
         """What is being waited for, the trace before the first round, the rounds.
 
@@ -105,7 +115,7 @@ class LiveHandlers:
             yield from self._records_apart(show, wanted)
             return
         yield from told(lambda report: self.loader.wait(show.stop, report), show.stop)
-        live = yield from told(lambda report: self.session.start(wanted, stop=show.stop, progress=report), show.stop)
+        live = yield from told(lambda report: stand_in.start(self.session, wanted, show.stop, report), show.stop)
         try:
             with live:
                 yield live.trace
@@ -130,7 +140,7 @@ class LiveHandlers:
 
     def _stream(self, wanted: RunRequest) -> Generator[Trace | Round]:
         """The trace before the first round, the rounds, the trace at the end."""
-        with self.session.start(wanted) as live:
+        with stand_in.start(self.session, wanted, threading.Event(), silent) as live:
             yield live.trace
             yield from live
         yield live.trace

@@ -6,7 +6,8 @@ import json
 import secrets
 from typing import Any
 
-from cactus.session import PairState
+from cactus.session import STAND_IN_PAIR, PairState
+from cactus.ui import stand_in
 from cactus.ui.desk import Loader
 from cactus.ui.settings import methods
 
@@ -31,7 +32,15 @@ def pair_note(name: object, states: list[PairState], loader: Loader) -> str:
     if loader.busy and loader.name == name:
         return note(f"{state.size} · {loader.message}", share=loader.share, busy=True)
     where = f"loaded on {state.device}" if state.loaded else "not loaded yet: Run loads it"
-    return note(f"{state.size} · {where}", state.needs, bad=not state.available)
+    lines = [f"{state.size} · {where}", state.needs]
+    if state.name == STAND_IN_PAIR:
+        lines += [line for lost in stand_in.missed(states) for line in _missed(lost, states)]
+    return note(*lines, bad=not state.available or len(lines) > 2)
+
+
+def _missed(lost: PairState, states: list[PairState]) -> tuple[str, str]:
+    """Why a pair stands in for `lost`, and how to try that one again."""
+    return f"{stand_in.sentence(lost.name, states)} To try again, choose it and press Run.", f"Why: {lost.needs}"
 
 
 def pair_label(state: PairState) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import gradio as gr
 
 from cactus.trace import Trace
-from cactus.ui import notes, render, settings
+from cactus.ui import notes, render, settings, stand_in
 from cactus.ui.desk import Desk, Loader, Runs
 from cactus.ui.notes import errand, say
 
@@ -23,10 +23,19 @@ class PageHandlers:
         self.loader = loader
         self.desk = desk
 
-    def watch(self, pair: str) -> tuple[str, gr.Timer]:
-        """The state of the pair, and whether to look again soon: while something is being loaded."""
-        busy = self.loader.busy
-        return self.pair_note(pair), gr.Timer(active=busy)
+    def watch(self, pair: str) -> tuple[str, gr.Timer, Any]:
+        """The state of the pair, whether to look again soon (while something is being loaded), and the pair to choose
+        instead if this one cannot be had.
+        """
+        if self.loader.busy:
+            return self.pair_note(pair), gr.Timer(active=True), gr.skip()
+        note, instead = self.settle(pair)
+        return note, gr.Timer(active=False), instead
+
+    def settle(self, pair: str) -> tuple[str, Any]:
+        """The note of the pair, or of the one that stands in for it; and that one, to be chosen."""
+        instead = stand_in.substitute(pair, self.session.states())
+        return self.pair_note(instead or pair), gr.update(value=instead) if instead else gr.skip()
 
     def pair_note(self, pair: str) -> str:
         """The state of the pair now."""

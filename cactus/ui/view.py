@@ -32,6 +32,7 @@ class View:
         self._joined: list[str] = [""] * (1 + len(plots.KINDS))
         self._set(header or NO_RUN)
         self._begun = False
+        self._remark = ""
         if header:
             self.begin(header)
 
@@ -51,6 +52,10 @@ class View:
         """The prompt was read: these are the settings, and the baseline if it was measured before."""
         self._set(header)
         self._say(render.header_line(header))
+
+    def remark(self, text: str) -> None:
+        """Something the visitor must know about this run; it is said with how the run ended."""
+        self._remark = text
 
     def _say(self, line: str) -> None:
         if not self._begun:
@@ -82,7 +87,7 @@ class View:
             for round_ in trace.rounds:
                 self.add(round_)
             self._tokens = text
-        self._say(render.end_line(render.summary(trace, self.metrics)))
+        self._say(render.end_line(" ".join(filter(None, [self._remark, render.summary(trace, self.metrics)]))))
 
     def failed(self, message: str) -> Shown:
         """What to show of a run that ended early, and why it did."""
