@@ -1,35 +1,38 @@
-"""`python -m cactus train`: the recipe on the command line, with progress bars and a final table."""
+"""`python -m cactus train`: a pair's recipe on the command line, with progress bars, a plot and a final table."""
 
 import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-import torch
 from tqdm import tqdm
 
-from cactus.errors import CactusError
-from cactus.models import choose_dtype, eos_ids, load_model, load_tokenizer
-from cactus.pairs import DEFAULT_PAIR, SharedDraft, find_pair
+from cactus.pairs import DEFAULT_PAIR, find_pair
 from cactus.training.evaluate import Acceptance
-from cactus.training.recipe import Recipe, Verifier, make, prepare, require_llama
+from cactus.training.fit import Listener
+from cactus.training.recipe import prepare
+from cactus.training.registry import RECIPES, Job, find_recipe
+from cactus.training.steps import STEPS_FILE, StepLog, draw
 from cactus.weights import cache_folder
+
+PLOT_FILE = "training.html"
+_SETTINGS = ("minutes", "sampling_share", "vocabulary", "learning_rate", "start_from", "seed")
+_BY_RECIPE = "default: the recipe's"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--pair", default=DEFAULT_PAIR, help="whose draft model to train")
+    parser.add_argument("--pair", default=DEFAULT_PAIR, help=f"what to train: {', '.join(RECIPES)}")
     parser.add_argument("--minutes", type=float, default=60.0, help="time for sampling and training (default 60)")
     parser.add_argument("--resume", action="store_true", help="go on with the run in --work")
-    parser.add_argument("--out", type=Path, help="where the draft model goes (default: the pair's)")
-    parser.add_argument("--work", type=Path, help="sampled text and checkpoint (default: in the cache)")
-    parser.add_argument("--verifier", type=Path, help="folder of the verifier (default: fetched)")
-    parser.add_argument("--sampling-share", type=float, default=Recipe.sampling_share, help="of the minutes")
-    parser.add_argument("--vocabulary", type=int, default=Recipe.vocabulary, help="tokens the draft model can draft")
-    parser.add_argument("--learning-rate", type=float, default=Recipe.learning_rate)
-    parser.add_argument(
-        "--start-from", type=Path, help="folder of a draft model to improve (default: from the verifier)"
-    )
-    parser.add_argument("--seed", type=int, default=Recipe.seed)
+    parser.add_argument("--out", type=Path, help="where the results go (default: the pair's own folder)")
+    parser.add_argument("--work", type=Path, help="sampled text and checkpoints (default: in the cache)")
+    parser.add_argument("--verifier", type=Path, help="folder of the model to sample from (default: fetched)")
+    parser.add_argument("--sampling-share", type=float, help=f"of the minutes, for text ({_BY_RECIPE})")
+    parser.add_argument("--vocabulary", type=int, help=f"tokens that can be drafted ({_BY_RECIPE})")
+    parser.add_argument("--learning-rate", type=float, help=_BY_RECIPE)
+    parser.add_argument("--start-from", type=Path, help="folder of a draft model to improve (not of every pair)")
+    parser.add_argument("--seed", type=int, help=_BY_RECIPE)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,31 +45,20 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _make(args: argparse.Namespace, bars: "_Bars") -> list[Acceptance]:
-    spec = find_pair(args.pair)
-    if not isinstance(spec.drafter, SharedDraft):
-        raise CactusError(f"pair {args.pair} has no draft model to train: {spec.drafter.label}")
-    recipe = Recipe(
-        minutes=args.minutes,
-        sampling_share=args.sampling_share,
-        vocabulary=args.vocabulary,
-        learning_rate=args.learning_rate,
-        start_from=args.start_from,
-        seed=args.seed,
-    )
+def _make(args: argparse.Namespace, tell: Listener) -> list[Acceptance]:
+    recipe, spec = find_recipe(args.pair), find_pair(args.pair)
+    settings = recipe.choose(_given(args))
     work = args.work or cache_folder() / "training" / args.pair
+    out = args.out or recipe.out(spec)
     prepare(work, args.resume)
-    verifier = _verifier(args.verifier or spec.fetch())
-    return make(verifier, recipe, work, args.out or spec.drafter.folder, bars)
+    results = recipe.run(Job(spec, work, out, args.verifier, tell), settings)
+    draw(StepLog(work / STEPS_FILE).records(), out / PLOT_FILE)
+    return results
 
 
-def _verifier(folder: Path) -> Verifier:
-    if not folder.is_dir():
-        raise CactusError(f"verifier is {folder}; it must be a folder with config.json and weights")
-    device = torch.device("cpu")
-    model = require_llama(load_model(folder, device, choose_dtype("auto", device)))
-    tokenizer = load_tokenizer(folder)
-    return Verifier(model, tokenizer, tuple(sorted(eos_ids(model, tokenizer))))
+def _given(args: argparse.Namespace) -> dict[str, Any]:
+    """The settings that were given; the recipe knows the others."""
+    return {name: value for name in _SETTINGS if (value := getattr(args, name)) is not None}
 
 
 class _Bars:

@@ -7,11 +7,11 @@ nothing of argument parsing.
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,17 +23,12 @@ from cactus.models import HFModel, shared
 from cactus.training import corpus
 from cactus.training.data import Dataset, likely_tokens
 from cactus.training.evaluate import Acceptance, Answer, acceptance_by_position, held_out_answers
+from cactus.training.fit import Listener, run_to_end, started
 from cactus.training.prompts import held_out_prompts
-from cactus.training.train import Checkpoints, Progress, SharedStudent, Trainer, TrainingPlan
+from cactus.training.steps import STEPS_FILE, StepLog
+from cactus.training.train import Checkpoints, SharedStudent, Trainer, TrainingPlan
 
 _CORPUS, _CHECKPOINT = "corpus", "training.pt"
-_TIMED_STEPS = 4
-
-
-class Listener(Protocol):
-    """Hears how far a stage has come; `done` and `total` are in the stage's own unit."""
-
-    def __call__(self, stage: str, done: float, total: float, note: str = "") -> None: ...
 
 
 @dataclass(frozen=True)
@@ -162,19 +157,9 @@ def _train(
     def fresh(plan: TrainingPlan) -> Trainer[SharedStudent]:
         return Trainer(SharedStudent(_initial(verifier.model, token_ids, recipe)), data, plan)
 
-    if saved is None:
-        trainer = fresh(_plan(recipe, fresh))
-    else:
-        trainer = fresh(TrainingPlan(**saved["plan"]))
-        trainer.restore(saved)
-
-    def on_step(progress: Progress) -> None:
-        checkpoints.maybe_save(trainer)
-        note = f"loss {progress.loss:.3f}, acceptance {progress.acceptance:.3f}"
-        tell("train", progress.step, trainer.plan.steps, note)
-
-    trainer.run(trainer.plan.steps, on_step)
-    checkpoints.save(trainer)
+    plan = TrainingPlan(1, recipe.batch_size, recipe.learning_rate, seed=recipe.seed)
+    trainer = started(plan, recipe.training_seconds, fresh, checkpoints)
+    run_to_end(trainer, "train", checkpoints, StepLog(work / STEPS_FILE), tell)
     return trainer, token_ids
 
 
@@ -184,23 +169,6 @@ def _initial(verifier: LlamaForCausalLM, token_ids: Tensor, recipe: Recipe) -> L
         earlier, _ = shared.load(recipe.start_from, verifier)  # its vocabulary may differ
         draft_model.load_state_dict(shared.own_state(earlier), strict=False)
     return draft_model
-
-
-def _plan(recipe: Recipe, fresh: Callable[[TrainingPlan], Trainer[Any]]) -> TrainingPlan:
-    """As many steps as the time allows, by timing a few that are thrown away."""
-    plan = TrainingPlan(
-        steps=1000,
-        batch_size=recipe.batch_size,
-        learning_rate=recipe.learning_rate,
-        seed=recipe.seed,
-    )
-    trial = fresh(plan)
-    trial.run(1)  # the first is slower
-    begin = time.monotonic()
-    trial.run(1 + _TIMED_STEPS)
-    seconds_per_step = (time.monotonic() - begin) / _TIMED_STEPS
-    steps = max(1, int(recipe.training_seconds / seconds_per_step))
-    return TrainingPlan(**(asdict(plan) | {"steps": steps}))
 
 
 def _as_before(chunks: Iterable[Any], rows: int) -> list[Any]:

@@ -14,6 +14,7 @@ from plotly.subplots import make_subplots
 
 from cactus.training.train import Progress
 
+STEPS_FILE = "steps.jsonl"
 _EVERY = 5  # steps a record
 _SMOOTH = 10  # records
 
