@@ -186,7 +186,9 @@ class Weights:
 
 @dataclass(frozen=True)
 class PairSpec:
-    """One entry of the registry. `draft_length`, `temperature`: settings to start with."""
+    """One entry of the registry. `draft_length`, `temperature`: settings to start with. examples: of prompts that suit
+    it, a file of the assets.
+    """
 
     name: str
     label: str
@@ -195,6 +197,7 @@ class PairSpec:
     draft_length: int = 5
     temperature: float = 0.7
     notes: str = ""
+    examples: str = "examples.json"
 
     def fetch(self, progress: Progress = silent, *, verify: bool = False) -> Path:
         """The verifier's folder, downloaded and converted where it is not there yet."""
@@ -258,6 +261,7 @@ PAIRS = _registry(
             verifier=ShippedWeights("pocket", ASSETS / "pairs" / POCKET_PAIR / "verifier", licence="Apache-2.0"),
             drafter=OwnDraft(ASSETS / "pairs" / POCKET_PAIR / "drafter"),
             notes="very short stories and explanations; needs no download",
+            examples="examples-pocket.json",
         ),
     ]
 )

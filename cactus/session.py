@@ -36,7 +36,10 @@ STAND_IN_PAIR = POCKET_PAIR
 
 @dataclass(frozen=True)
 class PairState:
-    """What is shown of a pair: registry name, label, and one-line facts. `needs` is empty when nothing is missing."""
+    """What is shown of a pair: registry name, label, and one-line facts. `needs` is empty when nothing is missing.
+
+    examples: of prompts that suit it, a file of the assets.
+    """
 
     name: str
     label: str
@@ -46,6 +49,7 @@ class PairState:
     loaded: bool
     available: bool
     needs: str
+    examples: str = "examples.json"
 
 
 @dataclass(frozen=True)
@@ -247,4 +251,5 @@ class Session:
             loaded=loaded,
             available=not failure,
             needs=failure or download,
+            examples=spec.examples,
         )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import gradio as gr
 
 from cactus.acceptance import Parameter
-from cactus.ui import notes, settings, theme
+from cactus.ui import examples, notes, settings
 from cactus.ui.desk import Loader, Runs
 from cactus.ui.parts import Parts, widget
 
@@ -16,7 +15,7 @@ from cactus.ui.parts import Parts, widget
 def build_controls(parts: Parts, session: Runs, loader: Loader) -> None:
     """Prompt, buttons, pair and method, then the settings of a run."""
     with gr.Group(elem_classes="card"):
-        _prompt(parts)
+        _prompt(parts, session)
     with gr.Row(elem_id="actions"):
         parts.other["run"] = gr.Button("Run", variant="primary", elem_id="run", scale=3, min_width=80)
         parts.other["stop"] = gr.Button("Stop", elem_id="stop", scale=2, min_width=60)
@@ -27,15 +26,14 @@ def build_controls(parts: Parts, session: Runs, loader: Loader) -> None:
         _sampling(parts)
 
 
-def _prompt(parts: Parts) -> None:
+def _prompt(parts: Parts, session: Runs) -> None:
     prompt = parts.controls["prompt"] = gr.Textbox(
         label="Prompt", lines=3, max_lines=5, elem_id="prompt", placeholder="Ask something, or pick an example",
         info="What the verifier answers; Ctrl or ⌘ + Enter runs.",
     )  # fmt: skip
-    examples = json.loads((theme.ASSETS / "examples.json").read_text(encoding="utf-8"))
     parts.other["examples"] = gr.Dataset(
-        components=[prompt], samples=[[example["prompt"]] for example in examples], elem_id="examples",
-        sample_labels=[example["label"] for example in examples], show_label=False, samples_per_page=len(examples),
+        components=[prompt], elem_id="examples", show_label=False, samples_per_page=20,
+        **examples.choice(settings.defaults()["pair"], session.states()),
     )  # fmt: skip
 
 

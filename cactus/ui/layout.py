@@ -74,7 +74,7 @@ def _wire_page(demo: gr.Blocks, parts: Parts, page: PageHandlers, run: Any) -> N
     demo.load(page.restore, None, [*parts.row(), other["errand"]], **AT_ONCE)
     timer = gr.Timer(LOOK_SECONDS)
     timer.tick(page.watch, controls["pair"], [other["pair-note"], timer, controls["pair"]], **AT_ONCE)
-    controls["pair"].change(page.pair_note, controls["pair"], other["pair-note"], **AT_ONCE)
+    controls["pair"].change(page.chosen, controls["pair"], [other["pair-note"], other["examples"]], **AT_ONCE)
     controls["method"].change(page.choose, controls["method"], [other["method-note"], *parts.groups], **AT_ONCE)
     run.then(page.settle, controls["pair"], [other["pair-note"], controls["pair"]], **AT_ONCE)
     other["dice"].click(new_seed, None, controls["seed"], **AT_ONCE)

@@ -8,7 +8,7 @@ from typing import Any
 import gradio as gr
 
 from cactus.trace import Trace
-from cactus.ui import notes, render, settings, stand_in
+from cactus.ui import examples, notes, render, settings, stand_in
 from cactus.ui.desk import Desk, Loader, Runs
 from cactus.ui.notes import errand, say
 
@@ -40,6 +40,10 @@ class PageHandlers:
     def pair_note(self, pair: str) -> str:
         """The state of the pair now."""
         return notes.pair_note(pair, self.session.states(), self.loader)
+
+    def chosen(self, pair: str) -> tuple[str, gr.Dataset]:
+        """The state of the pair, and prompts that suit it."""
+        return self.pair_note(pair), gr.Dataset(**examples.choice(pair, self.session.states()))
 
     def restore(self, request: gr.Request) -> list[Any]:
         """The settings of the link the page was opened with; bad ones are ignored, and said to be."""
