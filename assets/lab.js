@@ -2,39 +2,36 @@
 "use strict";
 window.Cactus = window.Cactus || {};
 
-// A control for a declared parameter: a list, or a slider with its number. Calls changed(value).
-Cactus.dial = (parameter, value, changed) => {
-  const box = Cactus.node("label", "dial"), name = Cactus.node("span", "dial-name", parameter.label);
-  box.title = parameter.help;
-  box.append(name);
-  if (parameter.choices) {
-    const list = document.createElement("select");
-    list.append(...parameter.choices.map((choice) => new Option(choice, choice, false, choice === value)));
-    list.addEventListener("change", () => changed(list.value));
-    box.append(list);
-    return box;
-  }
-  const { slider, field } = Cactus.slide(value, parameter.minimum, parameter.maximum, parameter.step, parameter.label, changed);
-  box.append(slider, field);
-  return box;
+Cactus.made = (tag, given, event, listen) => {
+  const node = Object.assign(document.createElement(tag), given);
+  if (event) node.addEventListener(event, () => listen(node));
+  return node;
 };
 
-// A slider and a number field that follow each other.
-Cactus.slide = (value, least, most, step, label, changed) => {
-  const make = (type, unit) => {
-    const input = document.createElement("input");
-    Object.assign(input, { type, min: least, max: most, step: unit, value, ariaLabel: label });
-    return input;
+// A slider and a number field that follow each other; changed(value) is told of both.
+Cactus.slide = (value, min, max, step, ariaLabel, changed) => {
+  const told = (node, other) => {
+    if (!Number.isFinite(node.valueAsNumber)) return;
+    other.value = node.value;
+    changed(node.valueAsNumber);
   };
-  const slider = make("range", step), field = make("number", type(step));
-  slider.addEventListener("input", () => { field.value = slider.value; changed(slider.valueAsNumber); });
-  field.addEventListener("input", () => {
-    if (!Number.isFinite(field.valueAsNumber)) return;
-    slider.value = field.value;
-    changed(field.valueAsNumber);
-  });
-  return { slider, field };
-  function type(unit) { return unit >= 1 ? unit : "any"; }
+  const common = { min, max, value, ariaLabel };
+  const slider = Cactus.made("input", { type: "range", step, ...common, value }, "input", () => told(slider, field));
+  const field = Cactus.made("input", { type: "number", step: step >= 1 ? step : "any", ...common }, "input", () => told(field, slider));
+  return [slider, field];
+};
+
+// A control for a declared parameter: a list, or a slider with its number.
+Cactus.dial = ({ label, help, choices, minimum, maximum, step }, value, changed) => {
+  const box = Cactus.node("label", "dial");
+  box.title = help;
+  box.append(Cactus.node("span", "dial-name", label));
+  if (choices) {
+    const list = Cactus.made("select", {}, "change", () => changed(list.value));
+    list.append(...choices.map((choice) => new Option(choice, choice, false, choice === value)));
+    box.append(list);
+  } else box.append(...Cactus.slide(value, minimum, maximum, step, label, changed));
+  return box;
 };
 
 Cactus.lab = (element, props, watch, server) => {
@@ -46,11 +43,8 @@ Cactus.lab = (element, props, watch, server) => {
     again = busy;
     if (busy) return;
     busy = true;
-    try {
-      show(await server.derive(state));
-    } catch {
-      show({ error: "The server does not answer. What is shown is from before." });
-    }
+    const lost = { error: "The server does not answer. What is shown is from before." };
+    show(await server.derive(state).catch(() => lost));
     busy = false;
     if (again) derive();
   };
@@ -61,34 +55,30 @@ Cactus.lab = (element, props, watch, server) => {
     Cactus.fillTable(find(".lab-matrix"), answer.matrix);
     Cactus.fillTable(find(".lab-verdicts"), answer.verdicts);
     find(".lab-facts").replaceChildren(...answer.facts.flatMap(([name, value]) => [Cactus.node("dt", "", name), Cactus.node("dd", "", value)]));
-    if (!again) answer.points.forEach((points, index) => canvases[index].replace(points)); // figures wait for the hand to rest
     find(".lab-apart").textContent = answer.apart;
-    element.dataset.shown = String(Number(element.dataset.shown || 0) + 1);
+    if (!again) answer.points.forEach((points, index) => canvases[index].replace(points)); // figures wait for the hand to rest
   };
 
   const touched = () => { find(".lab-preset").value = ""; derive(); };
 
   const row = (entry, index) => {
-    const line = Cactus.node("div", "lab-row"), mark = document.createElement("input"), name = document.createElement("input");
-    Object.assign(mark, { type: "radio", name: "lab-drafted", checked: index === state.drafted, ariaLabel: `Token ${index + 1} was drafted` });
-    mark.addEventListener("change", () => { state.drafted = index; derive(); });
-    Object.assign(name, { value: entry[0], maxLength: 24, ariaLabel: `Name of token ${index + 1}` });
-    name.addEventListener("input", () => { entry[0] = name.value; touched(); });
-    const drop = Cactus.node("button", "lab-drop", "×");
-    Object.assign(drop, { type: "button", ariaLabel: `Remove token ${index + 1}`, disabled: state.rows.length <= told.limits[0] });
-    drop.addEventListener("click", () => {
+    const line = Cactus.node("div", "lab-row"), nth = `token ${index + 1}`;
+    const of = (place, model) => {
+      const pair = Cactus.slide(Number(entry[place].toFixed(4)), 0, 1, 0.01, `${model} probability of ${nth}`, (value) => { entry[place] = value; touched(); });
+      pair[0].className = "of-" + model;
+      return pair;
+    };
+    const drop = () => {
       state.rows.splice(index, 1);
       state.drafted = Math.max(0, state.drafted - (index <= state.drafted ? 1 : 0));
       edited();
-    });
-    line.append(mark, name);
-    for (const [place, model] of [[1, "draft"], [2, "verifier"]]) {
-      const shown = Number(entry[place].toFixed(5));
-      const { slider, field } = Cactus.slide(shown, 0, 1, 0.01, `${model} probability of token ${index + 1}`, (value) => { entry[place] = value; touched(); });
-      slider.className = "of-" + model;
-      line.append(slider, field);
-    }
-    line.append(drop);
+    };
+    line.append(
+      Cactus.made("input", { type: "radio", name: "lab-drafted", checked: index === state.drafted, ariaLabel: `${nth} was drafted` }, "change", () => { state.drafted = index; derive(); }),
+      Cactus.made("input", { value: entry[0], maxLength: 24, ariaLabel: `name of ${nth}` }, "input", (name) => { entry[0] = name.value; touched(); }),
+      ...of(1, "draft"), ...of(2, "verifier"),
+      Cactus.made("button", { type: "button", className: "lab-drop", textContent: "×", ariaLabel: `remove ${nth}`, disabled: state.rows.length <= told.limits[0] }, "click", drop),
+    );
     return line;
   };
 
@@ -108,47 +98,30 @@ Cactus.lab = (element, props, watch, server) => {
     find(".lab-preset").value = preset;
   };
 
-  const quantities = () => {
-    const pick = ({ name, label, title }) => {
-      const button = Cactus.node("button", "", label);
-      Object.assign(button, { type: "button", title });
-      button.setAttribute("role", "radio");
-      button.addEventListener("click", () => choose(name));
-      return button;
-    };
-    const choose = (name) => {
-      state.quantity = name;
-      told.quantities.forEach((quantity, index) => {
-        const on = quantity.name === name, button = find(".lab-quantity").children[index];
-        button.setAttribute("aria-checked", String(on));
-        if (on) find(".lab-what").textContent = quantity.title;
-      });
-      derive();
-    };
-    find(".lab-quantity").replaceChildren(...told.quantities.map(pick));
-    choose(state.quantity);
+  const choose = (chosen) => {
+    state.quantity = chosen.name;
+    find(".lab-what").textContent = chosen.title;
+    [...find(".lab-quantity").children].forEach((button, index) => button.setAttribute("aria-pressed", String(told.quantities[index] === chosen)));
+    derive();
   };
 
+  const dials = (parameters, own) => parameters.map((parameter) => {
+    own[parameter.name] = parameter.default;
+    return Cactus.dial(parameter, parameter.default, (value) => { own[parameter.name] = value; derive(); });
+  });
+
   const begin = () => {
-    const [first] = told.quantities;
-    Object.assign(state, { params: {}, curve: {}, quantity: first.name, rows: told.rows, drafted: told.drafted });
-    find(".lab-preset").replaceChildren(new Option("own numbers", ""), ...told.presets.map((preset) => new Option(preset.label, preset.name)));
-    find(".lab-rules").replaceChildren(...told.rules.map((rule) => {
-      const box = Cactus.node("div", "lab-rule"), own = (state.params[rule.name] = {});
-      const title = Cactus.node("span", "lab-rule-name", rule.label);
-      title.title = rule.title;
-      box.append(title, ...rule.parameters.map((parameter) => {
-        own[parameter.name] = parameter.default;
-        return Cactus.dial(parameter, parameter.default, (value) => { own[parameter.name] = value; derive(); });
-      }));
+    Object.assign(state, { params: {}, curve: {}, rows: told.rows, drafted: told.drafted });
+    find(".lab-preset").append(new Option("own numbers", ""), ...told.presets.map(({ label, name }) => new Option(label, name)));
+    find(".lab-rules").append(...told.rules.map(({ name, label, title, parameters }) => {
+      const box = Cactus.node("div", "lab-rule");
+      box.append(Cactus.made("span", { className: "lab-rule-name", textContent: label, title }), ...dials(parameters, state.params[name] = {}));
       return box;
     }));
-    find(".lab-dials").replaceChildren(...told.curve.map((parameter) => {
-      state.curve[parameter.name] = parameter.default;
-      return Cactus.dial(parameter, parameter.default, (value) => { state.curve[parameter.name] = value; derive(); });
-    }));
+    find(".lab-dials").append(...dials(told.curve, state.curve));
     told.figures.forEach((figure, index) => canvases[index].show(figure));
-    quantities();
+    find(".lab-quantity").append(...told.quantities.map((quantity) => Cactus.made("button", { type: "button", textContent: quantity.label, title: quantity.title }, "click", () => choose(quantity))));
+    choose(told.quantities[0]);
   };
 
   find(".lab-preset").addEventListener("change", (event) => {
@@ -165,7 +138,7 @@ Cactus.lab = (element, props, watch, server) => {
   });
   Cactus.parsed(props, watch, (opening) => {
     const fresh = !told.rules;
-    told = opening;
+    told = fresh ? opening : { ...told, ...opening, quantities: told.quantities };
     if (fresh) begin();
     take(told.rows, told.drafted, told.note, told.preset);
   });

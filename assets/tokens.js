@@ -45,12 +45,12 @@ Cactus.fill = (node, text) => {
   }
 };
 
-Cactus.tokens = (element, props, watch) => {
+Cactus.tokens = (element, props, watch, pick) => {
   const find = (selector) => element.querySelector(selector);
   const stream = find(".stream"), body = find(".stream-body"), text = find(".stream-text"), card = find(".token-card");
   const legend = [...element.querySelectorAll(".legend button")];
   const emitted = new Set(["accepted", "recovered", "bonus", "sampled"]);
-  let labels = [], records = [], current = null;
+  let labels = [], records = [], current = null, stepped = null;
 
   const nodes = () => text.children;
   const state = (name) => { document.documentElement.dataset.cactus = stream.dataset.state = name; };
@@ -59,7 +59,8 @@ Cactus.tokens = (element, props, watch) => {
     hide();
     labels = [];
     records = [];
-    current = null;
+    current = stepped = null;
+    told("");
     text.replaceChildren();
     find(".stream-end").textContent = find(".stream-facts").textContent = "";
     stream.classList.remove("failed");
@@ -107,6 +108,24 @@ Cactus.tokens = (element, props, watch) => {
     if (follows) body.scrollTop = body.scrollHeight;
   };
 
+  // Step through: the verdict of one token stands in the foot until another is looked at.
+  const told = (line, drafted) => {
+    find(".stream-step").textContent = line;
+    stream.classList.toggle("stepping", Boolean(line));
+    find(".to-lab").disabled = !drafted;
+  };
+
+  const step = (unit, way) => {
+    const side = way > 0 ? "nextElementSibling" : "previousElementSibling";
+    let node = stepped ? visible(stepped, side) : way > 0 ? visible(text, "firstElementChild", side) : null;
+    while (stepped && unit === "round" && node && node.dataset.round === stepped.dataset.round) node = visible(node, side);
+    while (unit === "round" && way < 0 && visible(node, side)?.dataset.round === node.dataset.round) node = visible(node, side);
+    if (!node) return;
+    hide();
+    node.scrollIntoView({ block: "nearest" });
+    look(node); // without the card, which would cover what is told
+  };
+
   const bars = (title, top) => {
     const box = Cactus.node("div", "bars");
     box.append(Cactus.node("h4", "", title));
@@ -135,11 +154,17 @@ Cactus.tokens = (element, props, watch) => {
     card.replaceChildren(head, Cactus.node("p", "card-verdict", verdict), table, tops);
   };
 
-  const show = (node) => {
-    if (node === current) return;
+  const look = (node) => {
     mark(false);
-    current = node;
+    current = stepped = node;
     mark(true);
+    const record = records[node.dataset.index];
+    told(record[8], record[6].length);
+  };
+
+  const show = (node) => {
+    if (node === current && card.matches(":popover-open")) return;
+    look(node);
     describe(records[node.dataset.index]);
     if (!card.matches(":popover-open")) card.showPopover();
     const rect = node.getClientRects()[0] || node.getBoundingClientRect();
@@ -167,8 +192,8 @@ Cactus.tokens = (element, props, watch) => {
     light("previousElementSibling");
   };
 
-  const visible = (node, step) => {
-    for (node = node && node[step]; node; node = node[step]) if (node.getClientRects().length) return node;
+  const visible = (node, first, then = first) => {
+    for (node = node && node[first]; node; node = node[then]) if (node.getClientRects().length) return node;
     return null;
   };
 
@@ -189,7 +214,7 @@ Cactus.tokens = (element, props, watch) => {
     show(node);
   });
   text.addEventListener("focusout", hide);
-  body.addEventListener("scroll", () => { if (current && !current.matches(":hover")) hide(); }, { passive: true });
+  body.addEventListener("scroll", () => { if (current && !current.matches(":hover") && !find(".stream-steps").matches(":hover, :focus-within")) hide(); }, { passive: true });
   text.addEventListener("keydown", (event) => {
     const node = event.target.closest(".tok");
     const goals = {
@@ -212,6 +237,11 @@ Cactus.tokens = (element, props, watch) => {
     });
   }
   find(".hide-rejected").addEventListener("change", (event) => { stream.dataset.hide = event.target.checked ? "yes" : ""; });
+  for (const button of element.querySelectorAll("[data-step]")) {
+    button.addEventListener("click", () => step(button.dataset.step, Number(button.dataset.way)));
+  }
+  find(".stream-steps").addEventListener("focusout", hide);
+  find(".to-lab").addEventListener("click", () => pick({ index: Number(stepped.dataset.index) }));
   find(".copy-text").addEventListener("click", (event) => {
     const clean = records.filter((record) => emitted.has(record[2])).map((record) => record[1]).join("");
     Cactus.copy(clean, event.currentTarget, "Copied", "Select and copy");

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import gradio as gr
 import pytest
-from browser import ARGS, WAIT, app_process, chromium, free_port
-from ui_fakes import FakeSession, make_trace, token
+from browser import WAIT, app_process
+from pages import CONTRAST, DONE, run, watch
+from ui_fakes import make_trace, token
 
 from cactus.trace import Round, TopToken, Trace
-from cactus.ui.layout import build
-from cactus.ui.theme import STYLES, head, theme
 
-playwright = pytest.importorskip("playwright.sync_api")
-
-DONE = "document.documentElement.dataset.cactus === 'done'"
 HOSTILE = [
     "<img src=x onerror=\"window.hacked='img'\">",
     "</script><script>window.hacked='script'</script>",
@@ -30,73 +24,6 @@ HOSTILE = [
     "שלום עולם",
     "<think>",
 ]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    path = chromium()
-    with playwright.sync_playwright() as driver:
-        running = driver.chromium.launch(executable_path=path, args=ARGS)
-        yield running
-        running.close()
-
-
-class Site:
-    """A page over a session without a model."""
-
-    def __init__(self, session: FakeSession) -> None:
-        self.session = session
-        self.demo: gr.Blocks = build(session)
-        _, self.address, _ = self.demo.launch(
-            prevent_thread_lock=True, quiet=True, server_port=free_port(), ssr_mode=False, run_history=False,
-            theme=theme(), css_paths=[STYLES], head=head(),
-        )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
-    chromium()
-    site = Site(FakeSession(pause=0.01))
-    yield site
-    site.demo.close()
-
-
-@pytest.fixture
-def visit(browser: Any, site: Site) -> Iterator[Callable[..., Any]]:
-    """Opens the page; in the end nothing may have failed in it and nothing may have been asked of another host."""
-    contexts, faults = [], []
-    site.session.__init__(pause=0.01)
-
-    def go(query: str = "", width: int = 1280, height: int = 800, **options: Any) -> Any:
-        size = {"width": width, "height": height}
-        context = browser.new_context(viewport=size, permissions=["clipboard-read", "clipboard-write"], **options)
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(WAIT)
-        watch(page, site.address, faults)
-        page.goto(site.address + query)
-        page.wait_for_selector("#run")
-        page.wait_for_selector("#plot-divergence svg.main-svg")
-        return page
-
-    yield go
-    for context in contexts:
-        context.close()
-    assert faults == []
-
-
-def watch(page: Any, address: str, faults: list[str]) -> None:
-    own = (address.rstrip("/"), "data:", "blob:")
-    page.on("pageerror", lambda error: faults.append(f"error in the page: {error}"))
-    page.on("request", lambda asked: None if asked.url.startswith(own) else faults.append(f"asked {asked.url}"))
-    page.on("dialog", lambda dialog: (faults.append("a dialog opened"), dialog.dismiss()))
-
-
-def run(page: Any, prompt: str = "Explain a cactus.") -> None:
-    page.fill("#prompt textarea", prompt)
-    page.click("#run")
-    page.wait_for_selector("#tokens .tok")
-    page.wait_for_function(DONE)
 
 
 def load(page: Any, trace: Trace | str, tmp_path: Path) -> None:
@@ -382,27 +309,6 @@ def test_replay_round_by_round(visit, tmp_path):
         page.wait_for_selector(f"#tokens .tok[data-round='{number}']")
         assert page.locator(f"#tokens .tok[data-round='{number + 1}']").count() == 0
     page.wait_for_function(DONE)
-
-
-CONTRAST = """(selector) => {
-  const paint = (color) => {
-    const canvas = document.createElement('canvas'), brush = canvas.getContext('2d');
-    canvas.width = canvas.height = 1;
-    brush.fillStyle = color;
-    brush.fillRect(0, 0, 1, 1);
-    return [...brush.getImageData(0, 0, 1, 1).data];
-  };
-  const light = ([r, g, b]) => [r, g, b].map((c) => c / 255)
-    .map((c) => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
-    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
-  return [...document.querySelectorAll(selector)].map((node) => {
-    let back = node;
-    while (back && paint(getComputedStyle(back).backgroundColor)[3] < 255) back = back.parentElement;
-    const ground = back ? paint(getComputedStyle(back).backgroundColor) : [255, 255, 255];
-    const [a, b] = [paint(getComputedStyle(node).color), ground].map(light);
-    return [node.className + ' ' + (node.dataset.status || ''), (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05)];
-  });
-}"""
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

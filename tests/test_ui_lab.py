@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import json
 import math
+from types import SimpleNamespace
 
 import exact
 import pytest
 import torch
+from ui_fakes import make_trace
 
 from cactus import theory
 from cactus.acceptance import RULES, make_rule
 from cactus.divergence import DIVERGENCES, boosted_prob, kl, output_probs, taylor_boosted_prob, total_variation
-from cactus.ui import lab
-from cactus.ui.render import number
+from cactus.trace import Token
+from cactus.ui import lab, lab_figures
+from cactus.ui.desk import Desk
+from cactus.ui.render import number as shown_number
+
+
+def number(value: float) -> str:
+    """As the page shows it: without the noise of the last bits."""
+    return shown_number(round(value, 12) + 0.0)
 
 
 def state(**changes) -> dict:
@@ -142,13 +151,13 @@ def test_every_rule_is_a_point_or_named_as_infinitely_far():
 def test_names_in_the_figure_cover_no_other():
     xs, ys = [0.1, 0.1, 0.11, 0.5], [0.5, 0.52, 0.5, 0.5]
     names = ["cactus", "cactus_exact", "mentored", "tas"]
-    chosen = lab.places(xs, ys, names)
-    across, up = lab.PLANE[0] / 0.64, lab.PLANE[1] / 1.15
+    chosen = lab_figures.places(xs, ys, names)
+    across, up = lab_figures.PLANE[0] / 0.64, lab_figures.PLANE[1] / 1.15
     boxes = [
-        lab._box(x * across, y * up, 5.6 * len(name), *lab.SHIFTS[place])
+        lab_figures._box(x * across, y * up, 5.6 * len(name), *lab_figures.SHIFTS[place])
         for x, y, name, place in zip(xs, ys, names, chosen, strict=True)
     ]
-    assert not any(lab._overlap(a, b) for i, a in enumerate(boxes) for b in boxes[i + 1 :])
+    assert not any(lab_figures._overlap(a, b) for i, a in enumerate(boxes) for b in boxes[i + 1 :])
 
 
 @pytest.mark.parametrize(
@@ -179,3 +188,33 @@ def test_hostile_names_stay_data():
     opening = lab.opening(position)
     assert "<" not in opening and json.loads(opening)["rows"][0][0] == "</script>"
     assert "1 probabilities were not recorded" in json.loads(opening)["note"]
+
+
+def picked(trace, index) -> tuple:
+    desk = Desk()
+    desk.visit("a").show.trace = trace
+    request, event = SimpleNamespace(session_hash="a"), SimpleNamespace(_data={"index": index})
+    return lab.LabHandlers(desk).pick(request, event)
+
+
+def test_a_token_of_the_run_goes_to_the_lab():
+    trace = make_trace(count=4)
+    tokens: list[Token] = [token for round_ in trace.rounds for token in round_.tokens]
+    index = next(i for i, token in enumerate(tokens) if token.judged)
+    opening, tabs, said = picked(trace, index)
+    told, position = json.loads(opening), theory.position(tokens[index])
+    assert [row[0] for row in told["rows"]] == list(position.tokens)
+    assert [row[1] for row in told["rows"]] == list(position.draft_probs)
+    assert [row[2] for row in told["rows"]] == list(position.verifier_probs)
+    assert told["drafted"] == position.drafted and told["rows"][told["drafted"]][0] == tokens[index].text
+    assert tabs.selected == "lab" and "value" not in said
+
+
+@pytest.mark.parametrize("index", [-1, 9999, "0", None])
+def test_a_token_that_is_not_there_is_said(index):
+    opening, _, said = picked(make_trace(count=4), index)
+    assert not isinstance(opening, str) and "is not in the run" in json.loads(said)["note"]
+
+
+def test_a_run_that_goes_on_sends_nothing_yet():
+    assert "run that has ended" in json.loads(picked(None, 0)[2])["note"]

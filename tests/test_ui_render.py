@@ -10,7 +10,7 @@ import math
 import pytest
 from ui_fakes import make_round, make_rounds, make_trace, token
 
-from cactus.trace import Trace
+from cactus.trace import Round, Trace
 from cactus.ui import render, tiles
 from cactus.ui.view import View, blank
 
@@ -236,3 +236,37 @@ def test_blank_and_failed_start_afresh():
     one, other = View().failed("no"), View().failed("no")
     assert lines(one[0])[-1] == {"end": "no", "failed": True}
     assert lines(one[0])[0]["run"] != lines(other[0])[0]["run"]
+
+
+def explained(**fields) -> str:
+    drafted = token(" x", fields.pop("status", "accepted"), 0, **fields)
+    tail = token(" y", "recovered" if drafted.status == "rejected" else "bonus", 1)
+    round_ = Round(
+        index=6, num_draft_tokens=1, accepted_length=int(drafted.status == "accepted"), draft_seconds=0.0,
+        verify_seconds=0.0, judge_seconds=0.0, tokens=(drafted, tail),
+    )  # fmt: skip
+    return render.explanation(drafted, round_, 0)
+
+
+def test_a_verdict_is_spelled_out_with_what_lossless_sampling_had_said():
+    judged = {"draft_prob": 0.6, "verifier_prob": 0.2, "boosted_prob": 0.426, "uniform": 0.42}
+    assert explained(**judged, accept_prob=0.71) == (
+        "Round 7, draft 1 of 1: u = 0.42 < 0.71 = γ*/p = 0.426/0.600: accepted. "
+        "Lossless sampling: u = 0.42 ≥ 0.33: rejected."
+    )
+    # another rule's accept probability is no γ*/p, and is not said to be
+    assert explained(**judged, accept_prob=1.0) == (
+        "Round 7, draft 1 of 1: u = 0.42 < 1.00: accepted. Lossless sampling: u = 0.42 ≥ 0.33: rejected."
+    )
+
+
+def test_where_lossless_sampling_says_the_same_it_is_not_told():
+    judged = {"draft_prob": 0.6, "verifier_prob": 0.3, "boosted_prob": 0.3, "accept_prob": 0.5, "uniform": 0.7}
+    told = explained(status="rejected", **judged)
+    assert told == "Round 7, draft 1 of 1: u = 0.70 ≥ 0.50 = γ*/p = 0.300/0.600: rejected."
+
+
+def test_what_was_not_judged_is_explained_too():
+    round_ = make_trace(count=1).rounds[0]
+    last = round_.tokens[-1]
+    assert render.explanation(last, round_, round_.num_draft_tokens) == f"Round 1: {render.verdict(last, round_)}."

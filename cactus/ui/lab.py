@@ -9,20 +9,21 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import cache
 from typing import Any
 
 import gradio as gr
-import plotly.graph_objects as go
 
 from cactus import theory
 from cactus.acceptance import RULES, Guarantee, Parameter
 from cactus.acceptance.lift import DELTA
-from cactus.divergence import DIVERGENCES, taylor_boosted_prob
-from cactus.theory import BoostCurve, Position, RuleStep, Step
-from cactus.ui.figures import BLUE, GREEN, GREY, ORANGE, VIOLET, bare, line
+from cactus.divergence import DIVERGENCES
+from cactus.errors import CactusError
+from cactus.theory import Position, RuleStep, Step
+from cactus.trace import Token, Trace
+from cactus.ui.desk import Desk
+from cactus.ui.lab_figures import cost_points, figures, lift_points, trade_points
+from cactus.ui.notes import say
 from cactus.ui.parts import markup, widget
-from cactus.ui.plots import Points
 from cactus.ui.render import number
 from cactus.ui.table import Cell, bar, cell, table
 
@@ -38,13 +39,32 @@ CURVE = (
     Parameter("divergence", "Divergence D", "kl", "What δ measures.", choices=tuple(DIVERGENCES)),
 )
 ROUNDING = 1e-9
-PLANE = (760, 190)  # pixels of the plane of all rules on a wide screen
-SHIFTS = {
-    f"{height} {side}": (right, above)
-    for height, above in (("top", 1), ("bottom", -1), ("middle", 0))
-    for side, right in (("center", 0), ("right", 1), ("left", -1))
-    if (above, right) != (0, 0)
-}
+
+
+class LabHandlers:
+    """Sends a token of this tab's run to the lab."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+
+    def pick(self, request: gr.Request, event: gr.EventData) -> tuple[Any, Any, Any]:
+        """What the lab opens with, the tab to show, and what to say where there is nothing to send."""
+        trace = self.desk.visit(request.session_hash).show.trace
+        try:
+            return opening(theory.position(_picked(trace, event._data))), gr.Tabs(selected="lab"), gr.skip()
+        except ValueError as error:
+            return gr.skip(), gr.skip(), say(str(error))
+
+
+def _picked(trace: Trace | None, data: Any) -> Token:
+    """The token at data["index"], counted over all records of the run. `CactusError` where there is none."""
+    if trace is None:
+        raise CactusError("The lab takes tokens of a run that has ended.")
+    tokens = [token for round_ in trace.rounds for token in round_.tokens]
+    index = data.get("index") if isinstance(data, dict) else None
+    if not isinstance(index, int) or not 0 <= index < len(tokens):
+        raise CactusError(f"token {index!r:.20} is not in the run, which has {len(tokens)}")
+    return tokens[index]
 
 
 def build_lab() -> gr.HTML:
@@ -120,6 +140,11 @@ def _estimates(position: Position) -> str:
     )
 
 
+def _digits(value: float) -> str:
+    """A number for the eye, without the noise of the last bits."""
+    return number(round(value, 12) + 0.0) or ""
+
+
 def _shown(name: object) -> str:
     text = str(name)[:40]
     return text if text.strip() == text and text else json.dumps(text, ensure_ascii=False)
@@ -127,10 +152,10 @@ def _shown(name: object) -> str:
 
 def _facts(step: Step, draft: Sequence[float], verifier: Sequence[float]) -> list[list[str]]:
     facts = [
-        ["lossless acceptance, 1 − TV", number(1 - step.tv)],
-        ["KL(p‖q)", number(step.kl)],
-        ["H(p)", number(step.draft_entropy)],
-        ["H(q)", number(step.verifier_entropy)],
+        ["lossless acceptance, 1 − TV", _digits(1 - step.tv)],
+        ["KL(p‖q)", _digits(step.kl)],
+        ["H(p)", _digits(step.draft_entropy)],
+        ["H(q)", _digits(step.verifier_entropy)],
     ]
     for name, given in (("p", draft), ("q", verifier)):
         if not math.isclose(sum(given), 1, abs_tol=5e-4):
@@ -159,8 +184,8 @@ def _matrix_row(worked: RuleStep, quantity: str) -> list[Cell]:
         _named(worked),
         *map(bar, getattr(worked, quantity)),
         bar(worked.expected_acceptance),
-        number(worked.output_kl) or "",
-        number(worked.output_tv) or "",
+        _digits(worked.output_kl),
+        _digits(worked.output_tv),
     ]
 
 
@@ -182,123 +207,19 @@ def _verdict(worked: RuleStep, drafted: int) -> list[Cell]:
     return [
         _named(worked),
         READS[worked.rule.reads],
-        number(worked.boosted_prob) or "",
-        number(worked.accept_probs[drafted]) or "",
+        _digits(worked.boosted_prob),
+        _digits(worked.accept_probs[drafted]),
         *(_bounded(value, *bounds.get(name, (None, 0.0))) for name, value in spent.items()),
     ]
 
 
 def _bounded(value: float, guarantee: Guarantee | None, spent: float) -> Cell:
     if guarantee is None:
-        return number(value) or ""
+        return _digits(value)
     holds = spent <= guarantee.bound + ROUNDING
-    return cell(f"{number(value)} ≤ {number(guarantee.bound)}", kind="bound" if holds else "bad", title=guarantee.why)
+    return cell(f"{_digits(value)} ≤ {_digits(guarantee.bound)}", kind="bound" if holds else "bad", title=guarantee.why)
 
 
 def _named(worked: RuleStep) -> Cell:
     rule = worked.rule
     return cell(rule.label + (" · lossless" if rule.lossless else ""), title=f"{rule.summary}\n{rule.formula}")
-
-
-@cache
-def figures() -> tuple[str, ...]:
-    """The three figures without points, as JSON: γ* over q(n), what it spends, and all rules in one plane."""
-    lift = [
-        line("lossless", GREY, 1, "dot", "q = %{x:.3f}: stays"),
-        line("exact", BLUE, 2, "dash", "q = %{x:.3f}: exact γ* = %{y:.3f}"),
-        go.Scatter(x=[], y=[], name="overspends δ", mode="lines", line={"width": 0}, fill="tonexty",
-                   fillcolor="rgba(217,115,13,.4)", hoverinfo="skip"),
-        line("Taylor", GREEN, 2, "solid", "q = %{x:.3f}: Taylor γ* = %{y:.3f}"),
-        _markers(VIOLET, "diamond", "marked token: q = %{x:.3f}, Taylor γ* = %{y:.3f}", mode="markers"),
-    ]  # fmt: skip
-    lift[0].showlegend = False
-    cost = [
-        line("exact", BLUE, 2, "dash", "q = %{x:.3f}: exact spends %{y:.3g}"),
-        line("Taylor", GREEN, 2, "solid", "q = %{x:.3f}: Taylor spends %{y:.3g}"),
-        line("δ", VIOLET, 1.5, "dot", "δ = %{y:g}"),
-        line("ln(1 + 2δ)", ORANGE, 1.5, "dashdot", "never above ln(1 + 2δ) = %{y:.3f}"),
-    ]
-    rules = _markers(GREEN, "circle", "%{customdata}<br>accepts %{y:.3f}, KL(output‖q) = %{x:.3g}", mode="markers+text")
-    q, spent = "verifier probability q(n)", "spent of δ"
-    made = (
-        bare(lift, "γ* over q(n)", q, "boosted probability γ*"),
-        bare(cost, "What it spends: D(h‖q)", q, spent),
-        bare([rules], "Accepted against divergence", "KL(output‖q), nats", "drafts accepted"),
-    )
-    for figure in made[:2]:
-        figure.update_xaxes(range=[0, 1], autorangeoptions=None)
-    made[0].update_yaxes(range=[0, 1.03])
-    made[1].update_yaxes(rangemode="tozero")
-    made[2].update_xaxes(autorangeoptions={"include": [-0.04, 0.1], "clipmin": None}, rangemode="normal")
-    made[2].update_yaxes(range=[0, 1.15], tickformat=".0%", tickvals=[0, 0.25, 0.5, 0.75, 1])
-    return tuple(figure.to_json() for figure in (made[2], made[0], made[1]))
-
-
-def _markers(color: str, symbol: str, hover: str, mode: str) -> go.Scatter:
-    return go.Scatter(
-        x=[], y=[], mode=mode, marker={"color": color, "size": 8, "symbol": symbol}, textfont={"size": 9.5},
-        hovertemplate=hover + "<extra></extra>", showlegend=False, cliponaxis=False,
-    )  # fmt: skip
-
-
-def lift_points(curve: BoostCurve, verifier_prob: float) -> Points:
-    """The first figure's points."""
-    q, higher = curve.verifier_prob, [max(pair) for pair in zip(curve.taylor, curve.exact, strict=True)]
-    lines = dict(enumerate({"x": q, "y": ys} for ys in (q, curve.exact, higher, curve.taylor)))
-    marked = float(taylor_boosted_prob(verifier_prob, curve.delta))
-    return lines | {4: {"x": [verifier_prob], "y": [marked]}}
-
-
-def cost_points(curve: BoostCurve) -> Points:
-    """The second figure's points; ln(1 + 2δ) bounds the KL divergence alone."""
-    q, ends = curve.verifier_prob, [0, 1]
-    bound = [math.log1p(2 * curve.delta)] * 2 if curve.divergence == "kl" else []
-    spent = [[y if math.isfinite(y) else None for y in ys] for ys in (curve.exact_cost, curve.taylor_cost)]
-    return {
-        **{index: {"x": q, "y": ys} for index, ys in enumerate(spent)},
-        2: {"x": ends, "y": [curve.delta] * 2},
-        3: {"x": ends[: len(bound)], "y": bound},
-    }
-
-
-def trade_points(step: Step) -> tuple[Points, str]:
-    """The third figure's points, rules in one place together, and who is left out for being infinitely far."""
-    groups: dict[tuple[float, float], list[RuleStep]] = {}
-    for worked in step.rules:
-        place = round(worked.output_kl, 3) + 0.0, round(worked.expected_acceptance, 3)
-        groups.setdefault(place, []).append(worked)
-    shown = sorted(place for place in groups if math.isfinite(place[0]))
-    names = [[worked.rule.name for worked in groups[place]] for place in shown]
-    points = {
-        "x": [groups[place][0].output_kl for place in shown],
-        "y": [groups[place][0].expected_acceptance for place in shown],
-        "text": [own[0] + (f" +{len(own) - 1}" if own[1:] else "") for own in names],
-        "customdata": [", ".join(own) for own in names],
-    }
-    points["textposition"] = places(points["x"], points["y"], points["text"])
-    apart = [worked.rule.name for place, steps in groups.items() if math.isinf(place[0]) for worked in steps]
-    return {0: points}, f"Infinitely far from q, so not in the figure: {', '.join(apart)}." if apart else ""
-
-
-def places(xs: Sequence[float], ys: Sequence[float], names: Sequence[str]) -> list[str]:
-    """Where each point's name stands so that it covers no other, on a plane of PLANE pixels: greedy, in order."""
-    across, up = PLANE[0] / (max(xs, default=0.0) + 0.14), PLANE[1] / 1.15
-    taken = [(x * across - 5, y * up - 5, x * across + 5, y * up + 5) for x, y in zip(xs, ys, strict=True)]
-    chosen = []
-    for x, y, name in zip(xs, ys, names, strict=True):
-        boxes = {place: _box(x * across, y * up, 5.6 * len(name), *shift) for place, shift in SHIFTS.items()}
-        place = min(boxes, key=lambda place: sum(_overlap(boxes[place], other) for other in taken))
-        taken.append(boxes[place])
-        chosen.append(place)
-    return chosen
-
-
-def _box(x: float, y: float, width: float, right: float, above: float) -> tuple[float, float, float, float]:
-    """Left, bottom, right, top of a name; `right` and `above` in -1, 0, 1 say on which side of the point it stands."""
-    left, bottom = x + right * 8 - width * (1 - right) / 2, y + above * 7 - 11 * (1 - above) / 2
-    return left, bottom, left + width, bottom + 11
-
-
-def _overlap(box: tuple[float, ...], other: tuple[float, ...]) -> float:
-    wide, high = min(box[2], other[2]) - max(box[0], other[0]), min(box[3], other[3]) - max(box[1], other[1])
-    return max(0.0, wide) * max(0.0, high)

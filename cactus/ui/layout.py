@@ -10,18 +10,14 @@ from cactus.ui import theme
 from cactus.ui.api import Endpoints
 from cactus.ui.controls import build_controls
 from cactus.ui.desk import Desk, Loader, Runs
-from cactus.ui.lab import build_lab
+from cactus.ui.events import AT_ONCE, MODEL, PRIVATE, QUIET
+from cactus.ui.lab import LabHandlers, build_lab
 from cactus.ui.live import LiveHandlers
 from cactus.ui.page import PageHandlers, new_seed
 from cactus.ui.parts import Parts, markup
 from cactus.ui.replay import SPEEDS, ReplayHandlers
 from cactus.ui.stage import build_stage
 
-# The lowest limit of a concurrency group counts, so every event that uses the model says it.
-MODEL: dict[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1}
-PRIVATE: dict[str, Any] = {"api_visibility": "private"}
-QUIET: dict[str, Any] = PRIVATE | {"show_progress": "hidden", "concurrency_limit": None}
-AT_ONCE: dict[str, Any] = QUIET | {"queue": False}  # works while the queue is full
 QUEUE_PLACES = 24
 KEEP_UPLOADS_SECONDS = 3600
 LOOK_SECONDS = 0.7  # between two looks at a pair being loaded
@@ -35,15 +31,17 @@ def build(session: Runs, loader: Loader | None = None) -> gr.Blocks:
     with gr.Blocks(title="Cactus", analytics_enabled=False, delete_cache=uploads) as demo:
         parts = Parts()
         gr.HTML(markup("masthead.html"), elem_id="masthead")
-        with gr.Tabs(elem_id="tabs"):
+        with gr.Tabs(elem_id="tabs") as tabs:
             with gr.Tab("Playground", id="playground"), gr.Row(elem_id="playground", equal_height=False):
                 with gr.Column(elem_id="controls", min_width=320, scale=0):
                     build_controls(parts, session, loader)
                 with gr.Column(elem_id="stage", min_width=320, scale=1):
                     build_stage(parts)
             with gr.Tab("Theory lab", id="lab"):
-                build_lab()
+                lab = build_lab()
         desk = Desk()
+        picked = [lab, tabs, parts.other["errand"]]
+        parts.shown[0].pick(LabHandlers(desk).pick, None, picked, **AT_ONCE)
         run = _wire_runs(demo, parts, LiveHandlers(session, loader, desk), ReplayHandlers(desk))
         _wire_page(demo, parts, PageHandlers(session, loader, desk), run)
         endpoints = Endpoints(session)

@@ -28,19 +28,25 @@ class Parts:
 
 
 def widget(
-    kind: str, elem_id: str, value: str = "", template: str = "", server: tuple[Callable[..., Any], ...] = ()
+    kind: str,
+    elem_id: str,
+    value: str = "",
+    template: str = "",
+    server: tuple[Callable[..., Any], ...] = (),
+    event: str = "",
 ) -> gr.HTML:
     """An element that `Cactus.<kind>` of our scripts fills from its value, which is data and never markup.
 
     The template is a constant of ours: text must not go into one, as it would be executed. `server`: functions that
-    the script may call by name.
+    the script may call by name. `event`: an event of the element that the script may trigger, with data.
     """
+    more = f", (data) => trigger('{event}', data)" if event else ""
     return gr.HTML(
         value,
         elem_id=elem_id,
         elem_classes=["widget", f"widget-{kind}"],
         html_template=template or "<div></div>",
-        js_on_load=f"Cactus.{kind}(element, props, watch{', server' if server else ''})",
+        js_on_load=f"Cactus.{kind}(element, props, watch{', server' if server else ''}{more})",
         server_functions=list(server) or None,
         apply_default_css=False,
     )

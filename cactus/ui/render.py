@@ -14,6 +14,7 @@ from typing import Any
 
 from cactus.metrics import Metrics
 from cactus.trace import Round, Token, TopToken, Trace
+from cactus.whatif import lossless_accept_prob
 
 LABELS = (
     "draft probability p",
@@ -90,8 +91,35 @@ def verdict(token: Token, round_: Round) -> str:
     }.get(token.status, "sampled by the verifier, nothing drafted")
 
 
-def token_record(token: Token, round_: Round) -> list[Any]:
-    """What the page keeps of a token: text, status, place, verdict, numbers, top tokens of both models."""
+def explanation(token: Token, round_: Round, place: int) -> str:
+    """The verdict spelled out: where the token stands, the numbers compared, and what lossless sampling had said.
+
+    `place`: the token's index in its round.
+    """
+    drafted = place < round_.num_draft_tokens
+    where = f"Round {round_.index + 1}" + (f", draft {place + 1} of {round_.num_draft_tokens}" if drafted else "")
+    if token.uniform is None or token.accept_prob is None:
+        return f"{where}: {verdict(token, round_)}."
+    told = f"{where}: {comparison(token.uniform, token.accept_prob)}{_ratio(token)}: {token.status}."
+    lossless = lossless_accept_prob(token)
+    if lossless is None or math.isclose(lossless, token.accept_prob, rel_tol=1e-4):
+        return told
+    otherwise = "accepted" if token.uniform < lossless else "rejected"
+    return f"{told} Lossless sampling: {comparison(token.uniform, lossless)}: {otherwise}."
+
+
+def _ratio(token: Token) -> str:
+    """Where the accept probability came from, if from γ*/p."""
+    if not token.draft_prob or token.boosted_prob is None or token.accept_prob is None:
+        return ""
+    ratio = token.boosted_prob / token.draft_prob
+    if ratio >= 1 or not math.isclose(ratio, token.accept_prob, rel_tol=1e-4):
+        return ""
+    return f" = γ*/p = {number(token.boosted_prob)}/{number(token.draft_prob)}"
+
+
+def token_record(token: Token, round_: Round, place: int) -> list[Any]:
+    """What the page keeps of a token: text, status, place, verdict, numbers, top tokens of both models, explanation."""
     return [
         token.text,
         token.status,
@@ -100,6 +128,7 @@ def token_record(token: Token, round_: Round) -> list[Any]:
         [number(getattr(token, name)) for name in FIELDS],
         _bars(token.top_draft),
         _bars(token.top_verifier),
+        explanation(token, round_, place),
     ]
 
 
@@ -124,7 +153,8 @@ def header_line(header: Trace) -> str:
 
 def round_line(round_: Round) -> str:
     """A round and its tokens."""
-    return line({"round": round_.index + 1, "tokens": [token_record(token, round_) for token in round_.tokens]})
+    tokens = [token_record(token, round_, place) for place, token in enumerate(round_.tokens)]
+    return line({"round": round_.index + 1, "tokens": tokens})
 
 
 def end_line(summary: str, failed: bool = False) -> str:

@@ -15,7 +15,7 @@ def build_stage(parts: Parts) -> None:
     """Tiles, text, what can be done with a run, plots."""
     text, figures, *plots = blank()
     tiles = widget("tiles", "tiles", figures)
-    tokens = widget("tokens", "tokens", text, markup("stream.html"))
+    tokens = widget("tokens", "tokens", text, markup("stream.html"), event="pick")
     _tools(parts)
     with gr.Row(elem_id="plots"):
         drawn = [widget("plot", elem_id, value) for elem_id, value in zip(PLOTS, plots, strict=True)]

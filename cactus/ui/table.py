@@ -19,7 +19,9 @@ def cell(text: str, kind: str = "", title: str = "", share: float | None = None)
 
 def bar(prob: float) -> Cell:
     """A probability with a bar of its size."""
-    return cell(number(prob) or "", share=round(min(1.0, max(0.0, prob)), 4) if math.isfinite(prob) else None)
+    return cell(
+        number(round(prob, 12) + 0.0) or "", share=round(min(1.0, max(0.0, prob)), 4) if math.isfinite(prob) else None
+    )
 
 
 def table(head: Sequence[Cell], rows: Sequence[Sequence[Cell]], note: str = "") -> dict[str, Any]:

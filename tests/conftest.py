@@ -1,0 +1,37 @@
+"""Fixtures of the browser tests. What they need is imported when one is asked for: other tests do not wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from pages import running_browser
+
+    yield from running_browser()
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Any]:
+    """The page over a session without a model."""
+    from browser import chromium
+    from pages import Site
+    from ui_fakes import FakeSession
+
+    chromium()
+    opened = Site(FakeSession(pause=0.01))
+    yield opened
+    opened.demo.close()
+
+
+@pytest.fixture
+def visit(browser: Any, site: Any) -> Iterator[Callable[..., Any]]:
+    """Opens the page; in the end nothing may have failed in it and nothing may have been asked of another host."""
+    from pages import visits
+
+    site.session.__init__(pause=0.01)
+    yield from visits(browser, site)
