@@ -32,6 +32,7 @@ COMMANDS = {
     "generate": Command("cactus.commands.generate", "stream text, tokens marked by what became of them"),
     "bench": Command("cactus.bench.command", "measure methods against each other and against other libraries"),
     "pairs": Command("cactus.commands.pairs", "list the model pairs"),
+    "record": Command("cactus.commands.record", "record the runs that the page shows without a model"),
     "fetch": Command("cactus.commands.fetch", "get a pair's weights ahead of time, or check them"),
     "train": Command("cactus.training.command", "train a pair's draft model"),
 }

@@ -60,7 +60,8 @@ def _wire_runs(demo: gr.Blocks, parts: Parts, live: LiveHandlers, replay: Replay
     opened = other["open"].upload(replay.open, [other["open"], other["speed"]], shown, **QUIET)
     again = other["again"].click(replay.again, other["speed"], [*shown, other["errand"]], **QUIET)
     other["step"].click(replay.step, None, [*shown, other["errand"]], **AT_ONCE)
-    going = [run, opened, again]
+    recorded = other["recorded"].input(replay.recorded, [other["recorded"], other["speed"]], shown, **QUIET)
+    going = [run, opened, again, recorded]
     other["stop"].click(live.stop, None, shown, cancels=going, **AT_ONCE)
     other["clear"].click(live.clear, None, shown, cancels=going, **AT_ONCE)
     demo.unload(live.leave)

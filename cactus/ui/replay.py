@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
+from cactus import recorded
 from cactus.errors import CactusError
 from cactus.trace import Trace
 from cactus.ui.desk import Desk, Show
@@ -17,7 +19,10 @@ from cactus.ui.live import PLOT_SECONDS, TEXT_SECONDS
 from cactus.ui.notes import say
 from cactus.ui.view import Shown, View
 
+log = logging.getLogger(__name__)
+
 SPEEDS: dict[str, float] = {"true speed": 1.0, "½×": 0.5, "4×": 4.0, "round by round": 0.0}
+NO_RECORD = ""
 MAX_FILE_BYTES = 16 * 1024 * 1024
 MAX_TOKENS = 4096
 
@@ -30,8 +35,20 @@ class ReplayHandlers:
 
     async def open(self, request: gr.Request, path: str | None, speed: str) -> AsyncIterator[Shown]:
         """Read a trace file and show it."""
+        async for shown in self._open(request, lambda: read_trace(path), speed):
+            yield shown
+
+    async def recorded(self, request: gr.Request, file: str, speed: str) -> AsyncIterator[Shown]:
+        """Show one of the runs that were recorded for it."""
+        if file == NO_RECORD:
+            yield self.desk.visit(request.session_hash).show.view.shown()
+            return
+        async for shown in self._open(request, lambda: recorded.read(file), speed):
+            yield shown
+
+    async def _open(self, request: gr.Request, read: Callable[[], Trace], speed: str) -> AsyncIterator[Shown]:
         try:
-            trace = read_trace(path)
+            trace = read()
         except ValueError as error:
             show = self.desk.visit(request.session_hash).begin()
             show.over.set()
@@ -96,6 +113,16 @@ async def _paced(show: Show, view: View, trace: Trace, factor: float) -> AsyncIt
             plots_due = now + PLOT_SECONDS if now >= plots_due else plots_due
     view.finish(trace)
     yield view.shown()
+
+
+def recordings() -> list[tuple[str, str]]:
+    """The recorded runs as a list to choose from: title and file. Without a usable index there are none."""
+    try:
+        runs = recorded.index()
+    except CactusError as error:
+        log.warning("no recorded runs: %s", error)
+        return []
+    return [(run.title, run.file) for run in runs]
 
 
 def read_trace(path: str | None) -> Trace:

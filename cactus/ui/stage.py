@@ -5,7 +5,7 @@ from __future__ import annotations
 import gradio as gr
 
 from cactus.ui.parts import Parts, markup, widget
-from cactus.ui.replay import SPEEDS
+from cactus.ui.replay import NO_RECORD, SPEEDS, recordings
 from cactus.ui.view import blank
 
 PLOTS = ("plot-accepted", "plot-speedup", "plot-positions", "plot-divergence")
@@ -35,5 +35,10 @@ def _tools(parts: Parts) -> None:
         parts.other["speed"] = gr.Dropdown(
             list(SPEEDS), value=next(iter(SPEEDS)), show_label=False, container=False, filterable=False,
             min_width=100, elem_id="speed", label="Replay speed",
+        )  # fmt: skip
+        runs = recordings()
+        parts.other["recorded"] = gr.Dropdown(
+            [("Recorded runs…", NO_RECORD), *runs], value=NO_RECORD, show_label=False, container=False,
+            filterable=False, min_width=150, elem_id="recorded", label="Recorded runs", visible=bool(runs),
         )  # fmt: skip
         parts.other["step"] = gr.Button("Next round", size="sm", min_width=60, elem_id="step", visible=False)
