@@ -52,7 +52,7 @@ class PocketRecipe:
     vocabulary: int = 2048
     verifier: Shape = VERIFIER
     drafter: Shape = DRAFTER
-    batch_size: int = 32
+    batch_size: int = 16
     learning_rate: float = 0.008
     temperatures: tuple[float, ...] = (1.0, 0.7)
     seed: int = 7

@@ -38,21 +38,26 @@ class _WholeModel:
 class Writer(_WholeModel):
     """Learns the next token of given texts. Its "acceptance" is the probability it gives to that token.
 
-    Texts are few and read many times, so what the layers add to the residual stream is dropped at random.
+    Texts are few and read many times, so what the layers add to the residual stream is dropped at random. What is
+    dropped depends on the batch alone: a resumed run drops what an uninterrupted one would.
     """
 
     def __init__(self, model: LlamaForCausalLM, dropout: float = _DROPOUT) -> None:
         super().__init__(model)
-        self.dropout = dropout
+        self.dropout, self.generator = dropout, torch.Generator()
         for layer in model.model.layers:
             for part in (layer.self_attn.o_proj, layer.mlp.down_proj):
                 part.register_forward_hook(self._drop)
 
     def _drop(self, module: torch.nn.Module, args: tuple[Tensor, ...], out: Tensor) -> Tensor:
-        return F.dropout(out, self.dropout, training=module.training)
+        if not module.training:
+            return out
+        kept = torch.empty_like(out).bernoulli_(1 - self.dropout, generator=self.generator)
+        return out * kept.mul_(1 / (1 - self.dropout))
 
     def loss(self, batch: TextBatch, tv_share: float) -> Distilled:
         """Cross entropy; `tv_share` does not matter."""
+        self.generator.manual_seed(int(batch.ids.sum()))
         targets = batch.ids.flatten()[batch.positions + 1]
         losses = F.cross_entropy(self._logits(batch.ids, batch.positions), targets, reduction="none")
         return Distilled(losses.mean(), float((-losses.detach()).exp().mean()))
