@@ -54,7 +54,7 @@ def _pair_and_method(parts: Parts, session: Runs, loader: Loader) -> None:
         if method.parameters:
             with gr.Row(visible=method.name == start["method"]) as group:
                 for parameter in method.parameters:
-                    parts.controls[method.key(parameter)] = _control(parameter, method.elem_id(parameter))
+                    parts.controls[method.key(parameter)] = control(parameter, method.elem_id(parameter))
             parts.groups.append(group)
 
 
@@ -62,10 +62,10 @@ def _sampling(parts: Parts) -> None:
     for left, right in zip(settings.SHARED[::2], settings.SHARED[1::2], strict=False):
         with gr.Row():
             for parameter in (left, right):
-                parts.controls[parameter.name] = _control(parameter, parameter.name.replace("_", "-"))
+                parts.controls[parameter.name] = control(parameter, parameter.name.replace("_", "-"))
     last = settings.SHARED[-1]
     with gr.Row():
-        parts.controls[last.name] = _control(last, last.name.replace("_", "-"))
+        parts.controls[last.name] = control(last, last.name.replace("_", "-"))
         with gr.Row(elem_id="seed-row"):
             parts.controls["seed"] = gr.Number(
                 0, label=settings.SEED.label, info=settings.SEED.help, elem_id="seed",
@@ -78,7 +78,7 @@ def _sampling(parts: Parts) -> None:
     )  # fmt: skip
 
 
-def _control(parameter: Parameter, elem_id: str) -> Any:
+def control(parameter: Parameter, elem_id: str) -> Any:
     """A control for a declared parameter: a list, a slider, or a number where the range is open."""
     common: dict[str, Any] = {
         "value": parameter.default, "label": parameter.label, "info": parameter.help, "elem_id": elem_id,

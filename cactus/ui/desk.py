@@ -38,6 +38,8 @@ class Show:
     over: threading.Event = field(default_factory=threading.Event)
     view: View = field(default_factory=View)
     trace: Trace | None = None
+    wanted: RunRequest | None = None  # what was asked for, where it is a run
+    rerun: Trace | None = None  # the same asked again under another rule
     stepped: int = 0  # rounds shown of a replay that goes round by round
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import secrets
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
@@ -27,6 +29,12 @@ def dots(name: str, color: str, symbol: str) -> go.Scatter:
 
 def remark(figure: go.Figure, text: str) -> None:
     figure.add_annotation(text=text, showarrow=False, x=0.5, y=0.5, xref="paper", yref="paper")
+
+
+def drawing(figure: str, points: Mapping[int, Mapping[str, Any]]) -> str:
+    """A whole figure as lines for the page: bare, then its points. The first line makes it a new one."""
+    fresh = json.dumps({"drawing": secrets.token_hex(6)})
+    return f'{fresh}\n{{"figure":{figure}}}\n{json.dumps({"replace": points}, allow_nan=False)}\n'
 
 
 def bare(traces: Sequence[Any], title: str, x_title: str, y_title: str) -> go.Figure:

@@ -48,7 +48,7 @@ class LiveHandlers:
         """Run what the controls say and show it as it comes."""
         show = self.desk.visit(request.session_hash).begin()
         try:
-            wanted = settings.to_request(settings.as_values(row), self.pairs())
+            wanted = show.wanted = settings.to_request(settings.as_values(row), self.pairs())
             yield from self._shown(show, wanted)
         except ValueError as error:
             yield show.view.failed(str(error))
