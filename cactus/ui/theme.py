@@ -7,7 +7,8 @@ from pathlib import Path
 import gradio as gr
 import plotly
 
-ASSETS = Path(__file__).resolve().parents[2] / "assets"
+from cactus.paths import ASSETS
+
 PLOTLY_JS = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 STYLES = ASSETS / "app.css"
 SCRIPTS = tuple(ASSETS / name for name in ("tokens.js", "plots.js", "tables.js", "page.js", "lab.js"))
