@@ -29,11 +29,12 @@ from cactus.models import (
     load_tokenizer,
     shared,
 )
+from cactus.paths import ASSETS
 from cactus.weights import HubSource, ShippedWeights, Source, WheelSource, ensure, kept, origin
 from cactus.weights.source import Progress, part, silent
 
-ASSETS = Path(__file__).resolve().parent.parent / "assets"
 DEFAULT_PAIR = "smollm2-135m"
+TWO_LAYER_PAIR = "smollm2-135m-two-layer"
 POCKET_PAIR = "pocket"  # needs nothing, so it is there when no other pair can be had
 
 
@@ -246,7 +247,13 @@ PAIRS = _registry(
             name=DEFAULT_PAIR,
             label="SmolLM2 135M + draft model",
             verifier=SMOLLM2_135M,
-            drafter=SharedDraft(ASSETS / "drafters" / DEFAULT_PAIR),
+            drafter=SharedDraft(ASSETS / "drafters" / TWO_LAYER_PAIR),
+        ),
+        PairSpec(
+            name=TWO_LAYER_PAIR,
+            label="SmolLM2 135M + two-layer draft model",
+            verifier=SMOLLM2_135M,
+            drafter=SharedDraft(ASSETS / "drafters" / TWO_LAYER_PAIR),
         ),
         PairSpec(
             name="smollm2-135m-lookup",

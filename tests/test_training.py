@@ -16,6 +16,7 @@ from cactus.training import command, corpus
 from cactus.training import recipe as recipes
 from cactus.training.data import Dataset, likely_tokens
 from cactus.training.evaluate import Answer, acceptance_by_position, held_out_answers
+from cactus.training.kinds import Feature, Layers
 from cactus.training.loss import distil
 from cactus.training.prompts import held_out_prompts, training_prompts
 from cactus.training.sampler import draw, sample
@@ -320,7 +321,8 @@ class CharTokenizer:
         return {"input_ids": [[3, 4, *(3 + ord(c) % 90 for c in chat[0]["content"][:5])] for chat in chats]}
 
 
-def test_recipe_from_nothing_and_again_from_its_checkpoint(tmp_path, monkeypatch, verifier):
+@pytest.mark.parametrize("kind", [Layers(), Feature()], ids=["layers", "feature"])
+def test_recipe_from_nothing_and_again_from_its_checkpoint(tmp_path, monkeypatch, verifier, kind):
     monkeypatch.setattr(recipes, "held_out_prompts", lambda: held_out_prompts()[:3])
     recipe = recipes.Recipe(
         minutes=0.03, num_prompts=64, sampling_batch=16, max_new_tokens=12, vocabulary=64, batch_size=8
@@ -330,7 +332,7 @@ def test_recipe_from_nothing_and_again_from_its_checkpoint(tmp_path, monkeypatch
     def make() -> list:
         own = recipes.Verifier(copy.deepcopy(verifier), CharTokenizer(), (EOS,))
         recipes.prepare(work, resume=bool(stages))
-        return recipes.make(own, recipe, work, out, lambda stage, *rest, **more: stages.append(stage))
+        return recipes.make(own, kind, recipe, work, out, lambda stage, *rest, **more: stages.append(stage))
 
     results = make()
     assert list(dict.fromkeys(stages)) == ["sample", "hold out", "train", "evaluate"]
@@ -344,14 +346,18 @@ def test_recipe_from_nothing_and_again_from_its_checkpoint(tmp_path, monkeypatch
     assert "temperature" in command.table(results)
 
 
-def test_recipe_starts_from_an_earlier_draft_model(tmp_path, verifier):
-    earlier = shared.build(verifier, torch.arange(40), 2, (1, 2))
-    shared.save(tmp_path, earlier, torch.arange(40))
-    recipe = recipes.Recipe(minutes=1, start_from=tmp_path)
-    draft_model = recipes._initial(verifier, torch.arange(64), recipe)
-    weight = draft_model.model.layers[0].mlp.up_proj.weight
-    torch.testing.assert_close(weight, earlier.model.layers[0].mlp.up_proj.weight, atol=0.01, rtol=0.01)
-    assert draft_model.lm_head.weight.shape[0] == 64
+@pytest.mark.parametrize("kind", [Layers((1, 2)), Feature()], ids=["layers", "feature"])
+def test_a_draft_model_can_begin_as_an_earlier_one_of_another_vocabulary(tmp_path, verifier, kind):
+    earlier = kind.begin(verifier, torch.arange(40), None)
+    with torch.no_grad():
+        for parameter in earlier.parameters:
+            parameter.mul_(1.5)
+    kind.save(tmp_path, earlier, torch.arange(40))
+    student = kind.begin(verifier, torch.arange(64), tmp_path)
+    for name, value in student.own_state().items():
+        torch.testing.assert_close(value, earlier.own_state()[name], atol=0.01, rtol=0.01)
+    drafter = kind.drafters(tmp_path, verifier)()
+    assert len(drafter.token_ids) == 40
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The recipe for a shared draft model, from a verifier and nothing else.
+"""The recipe for a draft model on a verifier's embeddings and output head, from that verifier and nothing else.
 
 Sample text, choose the vocabulary, train, write the folder, evaluate what was written.
 Each stage leaves files in a work folder, from which a stopped run goes on. Knows
@@ -9,7 +9,6 @@ import json
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,15 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
-from cactus.drafters import ModelDrafter
 from cactus.errors import CactusError
-from cactus.models import HFModel, shared
 from cactus.training import corpus
 from cactus.training.data import Dataset, likely_tokens
 from cactus.training.evaluate import Acceptance, Answer, acceptance_by_position, held_out_answers
 from cactus.training.fit import Listener, run_to_end, started
+from cactus.training.kinds import DraftKind
 from cactus.training.prompts import held_out_prompts
 from cactus.training.steps import STEPS_FILE, StepLog
-from cactus.training.train import Checkpoints, SharedStudent, Trainer, TrainingPlan
+from cactus.training.train import Checkpoints, Trainer, TrainingPlan
 
 _CORPUS, _CHECKPOINT = "corpus", "training.pt"
 
@@ -41,9 +39,7 @@ class Recipe:
     sampling_batch: int = 128
     max_new_tokens: int = 200
     vocabulary: int = 16_384
-    num_layers: int = 2
-    init_from: tuple[int, ...] = (0, -1)
-    start_from: Path | None = None  # folder of a draft model to improve, instead of init_from
+    start_from: Path | None = None  # folder of a draft model to improve
     batch_size: int = 32
     learning_rate: float = 0.01
     temperatures: tuple[float, ...] = (1.0, 0.7)
@@ -92,7 +88,9 @@ def prepare(work: Path, resume: bool) -> None:
     work.mkdir(parents=True, exist_ok=True)
 
 
-def make(verifier: Verifier, recipe: Recipe, work: Path, out: Path, tell: Listener) -> list[Acceptance]:
+def make(
+    verifier: Verifier, kind: DraftKind[Any], recipe: Recipe, work: Path, out: Path, tell: Listener
+) -> list[Acceptance]:
     """All stages; writes `out` and returns its measured acceptance, one entry a temperature."""
     begin = time.monotonic()
     checkpoints = Checkpoints(work / _CHECKPOINT)
@@ -100,21 +98,15 @@ def make(verifier: Verifier, recipe: Recipe, work: Path, out: Path, tell: Listen
         _sample(verifier, recipe, work, tell)
     answers = {t: _answers(verifier, t, tell) for t in recipe.temperatures}
     verifier.model.float()  # master weights of what is trained, exact scores of what is evaluated
-    trainer, token_ids = _train(verifier, recipe, work, checkpoints, tell)
-    shared.save(out, trainer.student.draft_model, token_ids)
-    draft_model, token_ids = shared.load(out, verifier.model)
-    results = []
+    trainer, token_ids = _train(verifier, kind, recipe, work, checkpoints, tell)
+    kind.save(out, trainer.student, token_ids)
+    drafters, results = kind.drafters(out, verifier.model), []
     for temperature, texts in answers.items():
         tell("evaluate", len(results), len(answers))
         vocab_size = verifier.model.config.vocab_size
-        drafter = partial(_drafter, draft_model, vocab_size, token_ids)
-        results.append(acceptance_by_position(verifier.model, drafter, vocab_size, texts, temperature))
+        results.append(acceptance_by_position(verifier.model, drafters, vocab_size, texts, temperature))
     _record(out, trainer, recipe, results, time.monotonic() - begin)
     return results
-
-
-def _drafter(draft_model: LlamaForCausalLM, vocab_size: int, token_ids: Tensor) -> ModelDrafter:
-    return ModelDrafter(HFModel(draft_model), vocab_size, token_ids)
 
 
 def _sample(verifier: Verifier, recipe: Recipe, work: Path, tell: Listener) -> None:
@@ -145,8 +137,8 @@ def _answers(verifier: Verifier, temperature: float, tell: Listener) -> list[Ans
 
 
 def _train(
-    verifier: Verifier, recipe: Recipe, work: Path, checkpoints: Checkpoints, tell: Listener
-) -> tuple[Trainer[SharedStudent], Tensor]:
+    verifier: Verifier, kind: DraftKind[Any], recipe: Recipe, work: Path, checkpoints: Checkpoints, tell: Listener
+) -> tuple[Trainer[Any], Tensor]:
     saved = checkpoints.load() if checkpoints.path.exists() else None
     chunks = corpus.whole_chunks(work / _CORPUS)
     data = Dataset(chunks if saved is None else _as_before(chunks, saved["rows"]))
@@ -154,21 +146,13 @@ def _train(
     head = verifier.model.lm_head.weight
     token_ids = likely_tokens(data.chunks, head, recipe.vocabulary, sorted(required))
 
-    def fresh(plan: TrainingPlan) -> Trainer[SharedStudent]:
-        return Trainer(SharedStudent(_initial(verifier.model, token_ids, recipe)), data, plan)
+    def fresh(plan: TrainingPlan) -> Trainer[Any]:
+        return Trainer(kind.begin(verifier.model, token_ids, recipe.start_from), data, plan)
 
     plan = TrainingPlan(1, recipe.batch_size, recipe.learning_rate, seed=recipe.seed)
     trainer = started(plan, recipe.training_seconds, fresh, checkpoints)
     run_to_end(trainer, "train", checkpoints, StepLog(work / STEPS_FILE), tell)
     return trainer, token_ids
-
-
-def _initial(verifier: LlamaForCausalLM, token_ids: Tensor, recipe: Recipe) -> LlamaForCausalLM:
-    draft_model = shared.build(verifier, token_ids, recipe.num_layers, recipe.init_from)
-    if recipe.start_from is not None:
-        earlier, _ = shared.load(recipe.start_from, verifier)  # its vocabulary may differ
-        draft_model.load_state_dict(shared.own_state(earlier), strict=False)
-    return draft_model
 
 
 def _as_before(chunks: Iterable[Any], rows: int) -> list[Any]:

@@ -12,10 +12,11 @@ import torch
 
 from cactus.errors import CactusError
 from cactus.models import choose_dtype, eos_ids, load_model, load_tokenizer
-from cactus.pairs import DEFAULT_PAIR, POCKET_PAIR, SMOLLM2_135M, PairSpec, find_pair
+from cactus.pairs import DEFAULT_PAIR, POCKET_PAIR, SMOLLM2_135M, TWO_LAYER_PAIR, PairSpec, find_pair
 from cactus.training import pocket, recipe
 from cactus.training.evaluate import Acceptance
 from cactus.training.fit import Listener
+from cactus.training.kinds import DraftKind, Feature, Layers
 from cactus.training.recipe import Verifier, require_llama
 
 
@@ -57,9 +58,12 @@ def load_verifier(folder: Path) -> Verifier:
     return Verifier(model, tokenizer, tuple(sorted(eos_ids(model, tokenizer))))
 
 
-def _shared_draft(job: Job, settings: recipe.Recipe) -> list[Acceptance]:
-    verifier = load_verifier(job.verifier or job.spec.fetch())
-    return recipe.make(verifier, settings, job.work, job.out, job.tell)
+def _draft(kind: DraftKind[Any]) -> Callable[[Job, recipe.Recipe], list[Acceptance]]:
+    def run(job: Job, settings: recipe.Recipe) -> list[Acceptance]:
+        verifier = load_verifier(job.verifier or job.spec.fetch())
+        return recipe.make(verifier, kind, settings, job.work, job.out, job.tell)
+
+    return run
 
 
 def _pocket(job: Job, settings: pocket.PocketRecipe) -> list[Acceptance]:
@@ -68,7 +72,8 @@ def _pocket(job: Job, settings: pocket.PocketRecipe) -> list[Acceptance]:
 
 
 RECIPES = {
-    DEFAULT_PAIR: PairRecipe(recipe.Recipe, lambda spec: spec.drafter.folder, _shared_draft),
+    DEFAULT_PAIR: PairRecipe(recipe.Recipe, lambda spec: spec.drafter.folder, _draft(Feature())),
+    TWO_LAYER_PAIR: PairRecipe(recipe.Recipe, lambda spec: spec.drafter.folder, _draft(Layers())),
     POCKET_PAIR: PairRecipe(pocket.PocketRecipe, lambda spec: spec.drafter.folder.parent, _pocket),
 }
 
