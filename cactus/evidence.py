@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from cactus.acceptance import Rule
-from cactus.divergence import entropy, kl, output_probs
+from cactus.divergence import entropy
 from cactus.verdict import Verdict, clamp, unit
 
 TOP = 5
@@ -45,12 +45,13 @@ def gather_evidence(
     """One entry per drafted token and a last one for the drawn token; verdict numbers only where one was given."""
     count = len(draft_tokens)
     last = _of_drawn(verdict, draft_probs, verifier_probs)
-    if rule is None or verdict.steps is None:
+    if rule is None or not draft_tokens:
         return [last]
     tokens = torch.as_tensor(draft_tokens, device=draft_probs.device)  # [m]
     seen = _of_drafted(tokens, draft_probs, verifier_probs[:count])
     judged = min(verdict.accepted + 1, count)
-    boosted, spent = unit(verdict.steps.boosted_prob), [max(0.0, nats) for nats in verdict.steps.kl.tolist()]
+    steps = rule.judge(draft_probs, verifier_probs[:count], tokens)
+    boosted, spent = unit(steps.boosted_prob), [max(0.0, nats) for nats in steps.kl.tolist()]
     for i in range(judged):
         numbers = {
             "boosted_prob": boosted[i],
@@ -91,12 +92,9 @@ def _of_drawn(verdict: Verdict, draft_probs: Tensor, verifier_probs: Tensor) -> 
 
 
 def _output_kl(rule: Rule, draft_probs: Tensor, verifier_probs: Tensor, tokens: Tensor, index: int) -> float:
-    """KL(output‖q) in nats of the step at `index`, exactly 0 for a lossless rule."""
-    if rule.lossless:
-        return 0.0
+    """KL(output‖q) in nats of the step at `index`."""
     standing = rule.at(draft_probs, verifier_probs, tokens, index)
-    output = output_probs(standing, draft_probs[index], verifier_probs[index])
-    return max(0.0, float(kl(output, verifier_probs[index])))
+    return max(0.0, float(standing.output_kl(draft_probs[index], verifier_probs[index])))
 
 
 def _tops(probs: Tensor) -> list[Top]:

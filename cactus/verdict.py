@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cactus.acceptance import Rule, Steps
+from cactus.acceptance import Rule
 from cactus.sampling import draw, uniforms
 
 
@@ -21,7 +21,6 @@ class Verdict:
     """`accepted` drafted tokens pass; `drawn` is the recovered token after a rejection, else the bonus token.
 
     `accept_probs` and `uniforms` [m]: token i passes iff uniforms[i] < accept_probs[i] and all before it passed.
-    `steps`: what the rule said, None where nothing was drafted.
     """
 
     accepted: int
@@ -29,7 +28,6 @@ class Verdict:
     rejected: bool
     accept_probs: list[float]
     uniforms: list[float]
-    steps: Steps | None
 
 
 def judge(
@@ -42,17 +40,16 @@ def judge(
     """Judge the drafted tokens in order and draw the token behind them. `rule` may be None only for m = 0."""
     count = len(draft_tokens)
     if rule is None or count == 0:
-        return Verdict(0, draw(verifier_probs[0], generator), False, [], [], None)
+        return Verdict(0, draw(verifier_probs[0], generator), False, [], [])
     tokens = torch.as_tensor(draft_tokens, device=draft_probs.device)  # [m]
     judged_probs = verifier_probs[:count]
-    steps = rule.judge(draft_probs, judged_probs, tokens)
-    accept, chances = unit(steps.accept_prob), uniforms(count, generator).tolist()
+    accept, chances = unit(rule.accept_probs(draft_probs, judged_probs, tokens)), uniforms(count, generator).tolist()
     accepted = next((i for i in range(count) if not chances[i] < accept[i]), count)
     aim = verifier_probs[accepted]
     if accepted < count:
         standing = rule.at(draft_probs, judged_probs, tokens, accepted)
         aim = standing.recovery_probs(draft_probs[accepted], aim, draft_tokens[accepted])
-    return Verdict(accepted, draw(aim, generator), accepted < count, accept, chances, steps)
+    return Verdict(accepted, draw(aim, generator), accepted < count, accept, chances)
 
 
 def clamp(value: float) -> float:

@@ -6,6 +6,7 @@ import exact
 import pytest
 import torch
 
+from cactus import divergence
 from cactus.acceptance import RULES, Parameter, Rule, make_rule
 
 NAMES = ("sps cactus cactus_exact cactus_adaptive cactus_budget tas mentored interp topk lenience block").split()
@@ -149,6 +150,21 @@ def test_shapes_and_dtypes_are_kept_and_inputs_left_alone(setting, dtype):
         assert row.shape == (5,) and row.dtype == dtype
         assert row.sum().item() == pytest.approx(1.0, abs=1e-5 if dtype == torch.float32 else 1e-12)
     assert torch.equal(draft, before[0]) and torch.equal(verifier, before[1])
+
+
+@pytest.mark.parametrize("drafted", [40, 400], ids=["few can be drafted", "all can be drafted"])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_outputs_divergence_is_that_of_the_output(name, drafted):
+    """However a rule gets there."""
+    generator = torch.Generator().manual_seed(5)
+    rule = make_rule(name)
+    for _ in range(5):
+        draft, verifier = (torch.randn(2, 400, generator=generator, dtype=torch.float64) * 3).softmax(-1)
+        draft[torch.randperm(400, generator=generator)[drafted:]] = 0.0
+        draft /= draft.sum()
+        expected = divergence.kl(divergence.output_probs(rule, draft, verifier), verifier)
+        assert float(rule.output_kl(draft, verifier)) == pytest.approx(float(expected), abs=1e-12)
+        assert rule.lossless or float(expected) > 1e-6
 
 
 @pytest.mark.parametrize("name", NAMES)

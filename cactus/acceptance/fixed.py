@@ -53,6 +53,10 @@ class FixedRecoveryRule(Rule):
         return _emitted(draft_probs, self.plan(draft_probs, verifier_probs))
 
 
+    def accept_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor) -> Tensor:
+        return chosen(self.plan(draft_probs, verifier_probs).accept, draft_tokens)
+
+
 def _emitted(draft_probs: Tensor, plan: Plan) -> Tensor:
     accepted = draft_probs * plan.accept
     rejected = (draft_probs - accepted).sum(-1, keepdim=True)
@@ -60,7 +64,36 @@ def _emitted(draft_probs: Tensor, plan: Plan) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Tas(FixedRecoveryRule):
+class PointwiseRule(FixedRecoveryRule):
+    """Accepts by the two probabilities of the token itself and one level of the verifier's row.
+
+    So a verdict need not look at any other token, but for the level.
+    """
+
+    def level(self, verifier_probs: Tensor) -> Tensor:
+        """What of the verifier's row a verdict depends on: [..., vocab] -> [...]."""
+        return torch.zeros_like(verifier_probs[..., 0])
+
+    @abstractmethod
+    def accept(self, draft_prob: Tensor, verifier_prob: Tensor, level: Tensor) -> Tensor:
+        """The accept probability, element by element."""
+
+    @abstractmethod
+    def recovery(self, draft_probs: Tensor, verifier_probs: Tensor, level: Tensor) -> Tensor:
+        """[..., vocab], [..., vocab], [..., 1] -> [..., vocab]."""
+
+    def plan(self, draft_probs: Tensor, verifier_probs: Tensor) -> Plan:
+        level = self.level(verifier_probs).unsqueeze(-1)  # [..., 1]
+        accept = self.accept(draft_probs, verifier_probs, level)
+        return Plan(accept, self.recovery(draft_probs, verifier_probs, level))
+
+    def accept_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor) -> Tensor:
+        draft_prob, verifier_prob = chosen(draft_probs, draft_tokens), chosen(verifier_probs, draft_tokens)
+        return self.accept(draft_prob, verifier_prob, self.level(verifier_probs))
+
+
+@dataclass(frozen=True)
+class Tas(PointwiseRule):
     name = "tas"
     label = "Typical acceptance"
     summary = "Accepts what the verifier finds typical; a rejection takes the verifier's best."
@@ -90,16 +123,19 @@ class Tas(FixedRecoveryRule):
     epsilon: float = 0.09
     alpha: float = 0.3
 
-    def plan(self, draft_probs: Tensor, verifier_probs: Tensor) -> Plan:
-        typical = self.alpha * (-entropy(verifier_probs)).exp()
-        threshold = typical.clamp(max=self.epsilon).unsqueeze(-1)  # [..., 1]
+    def level(self, verifier_probs: Tensor) -> Tensor:
+        return (self.alpha * (-entropy(verifier_probs)).exp()).clamp(max=self.epsilon)
+
+    def accept(self, draft_prob: Tensor, verifier_prob: Tensor, level: Tensor) -> Tensor:
+        return (verifier_prob > level).to(draft_prob.dtype)
+
+    def recovery(self, draft_probs: Tensor, verifier_probs: Tensor, level: Tensor) -> Tensor:
         best = verifier_probs.argmax(-1, keepdim=True)
-        recovery = torch.zeros_like(verifier_probs).scatter(-1, best, 1.0)
-        return Plan((verifier_probs > threshold).to(draft_probs.dtype), recovery)
+        return torch.zeros_like(verifier_probs).scatter(-1, best, 1.0)
 
 
 @dataclass(frozen=True)
-class TopK(FixedRecoveryRule):
+class TopK(PointwiseRule):
     name = "topk"
     label = "Top-k acceptance"
     summary = "Accepts any of the verifier's k most probable tokens."
@@ -119,16 +155,21 @@ class TopK(FixedRecoveryRule):
 
     k: int = 10
 
-    def plan(self, draft_probs: Tensor, verifier_probs: Tensor) -> Plan:
+    def level(self, verifier_probs: Tensor) -> Tensor:
         count = min(self.k, verifier_probs.shape[-1])
-        last = verifier_probs.topk(count, dim=-1).values[..., -1:]  # [..., 1]
+        return verifier_probs.topk(count, dim=-1).values[..., -1]
+
+    def accept(self, draft_prob: Tensor, verifier_prob: Tensor, level: Tensor) -> Tensor:
         # A token that the verifier rules out is in no top k, though the k-th largest may be 0.
-        among = ((verifier_probs >= last) & (verifier_probs > 0)).to(draft_probs.dtype)
-        return Plan(among, normalised((among - draft_probs).clamp(min=0), among))
+        return ((verifier_prob >= level) & (verifier_prob > 0)).to(draft_prob.dtype)
+
+    def recovery(self, draft_probs: Tensor, verifier_probs: Tensor, level: Tensor) -> Tensor:
+        among = self.accept(draft_probs, verifier_probs, level)
+        return normalised((among - draft_probs).clamp(min=0), among)
 
 
 @dataclass(frozen=True)
-class Interp(FixedRecoveryRule):
+class Interp(PointwiseRule):
     name = "interp"
     label = "Interpolation"
     summary = "Aims at a mixture of the two models instead of the verifier."
@@ -147,11 +188,16 @@ class Interp(FixedRecoveryRule):
 
     alpha: float = 0.3
 
-    def plan(self, draft_probs: Tensor, verifier_probs: Tensor) -> Plan:
-        mixture = verifier_probs.lerp(draft_probs, self.alpha)  # exactly p where q = p
+    def accept(self, draft_prob: Tensor, verifier_prob: Tensor, level: Tensor) -> Tensor:
+        return acceptance(self._mixture(draft_prob, verifier_prob), draft_prob)
+
+    def recovery(self, draft_probs: Tensor, verifier_probs: Tensor, level: Tensor) -> Tensor:
         # (h − p)₊ without the rounding of the mixture.
         residual = (1 - self.alpha) * (verifier_probs - draft_probs).clamp(min=0)
-        return Plan(acceptance(mixture, draft_probs), normalised(residual, mixture))
+        return normalised(residual, self._mixture(draft_probs, verifier_probs))
+
+    def _mixture(self, draft_prob: Tensor, verifier_prob: Tensor) -> Tensor:
+        return verifier_prob.lerp(draft_prob, self.alpha)  # exactly p where q = p
 
     def guarantees(self, draft_probs: Tensor, verifier_probs: Tensor) -> tuple[Guarantee, ...]:
         furthest = float(kl(draft_probs, verifier_probs))
@@ -160,7 +206,7 @@ class Interp(FixedRecoveryRule):
 
 
 @dataclass(frozen=True)
-class Lenience(FixedRecoveryRule):
+class Lenience(PointwiseRule):
     name = "lenience"
     label = "Lenience"
     summary = "Treats the draft as if it had been less sure than it was."
@@ -179,9 +225,8 @@ class Lenience(FixedRecoveryRule):
 
     lenience: float = 0.5
 
-    def plan(self, draft_probs: Tensor, verifier_probs: Tensor) -> Plan:
-        residual = (verifier_probs - draft_probs).clamp(min=0)
-        return Plan(
-            acceptance(verifier_probs, self.lenience * draft_probs),
-            normalised(residual, verifier_probs),
-        )
+    def accept(self, draft_prob: Tensor, verifier_prob: Tensor, level: Tensor) -> Tensor:
+        return acceptance(verifier_prob, self.lenience * draft_prob)
+
+    def recovery(self, draft_probs: Tensor, verifier_probs: Tensor, level: Tensor) -> Tensor:
+        return normalised((verifier_probs - draft_probs).clamp(min=0), verifier_probs)

@@ -83,7 +83,20 @@ class LiftRule(Rule):
         return adjusted
 
     def output_probs(self, draft_probs: Tensor, verifier_probs: Tensor) -> Tensor:
+        return self._output(draft_probs, verifier_probs, self.step_budget(verifier_probs))
+
+    def output_kl(self, draft_probs: Tensor, verifier_probs: Tensor) -> Tensor:
+        if self.lossless:
+            return super().output_kl(draft_probs, verifier_probs)
         budget = self.step_budget(verifier_probs)
+        # What cannot be drafted is emitted in proportion to q: one token stands for all of it.
+        drafted = draft_probs.nonzero().squeeze(-1)
+        seen = verifier_probs[drafted]
+        rest = (1 - seen.sum()).clamp(min=0)[None]
+        draft_probs, verifier_probs = torch.cat([draft_probs[drafted], 0 * rest]), torch.cat([seen, rest])
+        return kl(self._output(draft_probs, verifier_probs, budget), verifier_probs)
+
+    def _output(self, draft_probs: Tensor, verifier_probs: Tensor, budget: float | Tensor) -> Tensor:
         tokens = (draft_probs > verifier_probs).nonzero().squeeze(-1)  # γ ≥ q: no others can fall
         draft_prob, verifier_prob = wide(draft_probs[tokens]), wide(verifier_probs[tokens])
         falls = self.lifted_below(draft_prob, verifier_prob, budget)

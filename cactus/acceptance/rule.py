@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from cactus.acceptance.parameter import Parameter, Value
+from cactus.divergence import kl
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,12 @@ class Rule(ABC):
     def output_probs(self, draft_probs: Tensor, verifier_probs: Tensor) -> Tensor:
         """The exact distribution of the token one step emits: [vocab], [vocab] -> [vocab]."""
 
+    def output_kl(self, draft_probs: Tensor, verifier_probs: Tensor) -> Tensor:
+        """KL(output ‖ verifier) of one step in nats, 0 for a lossless rule: [vocab], [vocab] -> scalar."""
+        if self.lossless:
+            return torch.zeros((), dtype=verifier_probs.dtype, device=verifier_probs.device)
+        return kl(self.output_probs(draft_probs, verifier_probs), verifier_probs)
+
     def accept_row(self, draft_probs: Tensor, verifier_probs: Tensor) -> Tensor:
         """The accept probability of every token, were it drafted alone: [vocab], [vocab] -> [vocab]."""
         rows = draft_probs[None], verifier_probs[None]
@@ -91,7 +98,10 @@ class Rule(ABC):
         return (Guarantee("KL(output‖q)", 0.0, "lossless"),) if self.lossless else ()
 
     def accept_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor) -> Tensor:
-        """The accept probabilities of a block: [m, vocab], [m, vocab], [m] -> [m]."""
+        """The accept probabilities of a block: [m, vocab], [m, vocab], [m] -> [m].
+
+        All that a verdict needs, so a rule may have it cheaper than the numbers of `judge`.
+        """
         return self.judge(draft_probs, verifier_probs, draft_tokens).accept_prob
 
     def at(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor, index: int) -> Self:
