@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from cactus.errors import UnavailableError
 from cactus.session import STAND_IN_PAIR, LiveRun, PairState, Progress, RunRequest
@@ -40,6 +40,7 @@ class Show:
     trace: Trace | None = None
     wanted: RunRequest | None = None  # what was asked for, where it is a run
     rerun: Trace | None = None  # the same asked again under another rule
+    kept: dict[str, Any] = field(default_factory=dict)  # what was worked out of the trace once
     stepped: int = 0  # rounds shown of a replay that goes round by round
 
 
@@ -49,12 +50,24 @@ class Visit:
     def __init__(self) -> None:
         self.show = Show()
         self.show.over.set()
+        self._beside: list[Show] = []
 
     def begin(self) -> Show:
         """Stop what was going on in this tab and start afresh."""
         self.show.stop.set()
         self.show = Show()
         return self.show
+
+    def beside(self) -> Show:
+        """One more run, next to what is shown; it is stopped when the tab is closed."""
+        self._beside = [show for show in self._beside if not show.over.is_set()]
+        self._beside.append(Show())
+        return self._beside[-1]
+
+    def halt(self) -> None:
+        """Stop everything that goes on in this tab."""
+        for show in (self.show, *self._beside):
+            show.stop.set()
 
     def end(self) -> None:
         """Stop what is going on in this tab and forget it."""
@@ -78,7 +91,7 @@ class Desk:
         with self._lock:
             visit = self._visits.pop(session_hash or "", None)
         if visit:
-            visit.show.stop.set()
+            visit.halt()
 
     def __len__(self) -> int:
         return len(self._visits)

@@ -17,6 +17,7 @@ from cactus.ui.page import PageHandlers, new_seed
 from cactus.ui.parts import Parts, markup
 from cactus.ui.replay import SPEEDS, ReplayHandlers
 from cactus.ui.stage import build_stage
+from cactus.ui.whatif import build_whatif, wire_whatif
 
 QUEUE_PLACES = 24
 KEEP_UPLOADS_SECONDS = 3600
@@ -39,10 +40,14 @@ def build(session: Runs, loader: Loader | None = None) -> gr.Blocks:
                     build_stage(parts)
             with gr.Tab("Theory lab", id="lab"):
                 lab = build_lab()
+            with gr.Tab("What if", id="whatif") as whatif_tab:
+                whatif = build_whatif()
         desk = Desk()
+        live = LiveHandlers(session, loader, desk)
         picked = [lab, tabs, parts.other["errand"]]
+        wire_whatif(whatif, whatif_tab, live, desk)
         parts.shown[0].pick(LabHandlers(desk).pick, None, picked, **AT_ONCE)
-        run = _wire_runs(demo, parts, LiveHandlers(session, loader, desk), ReplayHandlers(desk))
+        run = _wire_runs(demo, parts, live, ReplayHandlers(desk))
         _wire_page(demo, parts, PageHandlers(session, loader, desk), run)
         endpoints = Endpoints(session)
         gr.api(endpoints.generate, api_name="generate", **MODEL)

@@ -80,7 +80,7 @@ class LiveHandlers:
         text_due = plots_due = 0.0
         view = show.view
         try:
-            with closing(self._records(show, wanted)) as records:
+            with closing(self.records(show, wanted)) as records:
                 for record in records:
                     if not isinstance(record, Round):
                         self._say(view, record, wanted)
@@ -106,7 +106,7 @@ class LiveHandlers:
         if record.pair == STAND_IN_PAIR != wanted.pair:
             view.remark(stand_in.sentence(wanted.pair, self.session.states()))
 
-    def _records(self, show: Show, wanted: RunRequest) -> Generator[Told | Trace | Round]:
+    def records(self, show: Show, wanted: RunRequest) -> Generator[Told | Trace | Round]:
         """What is being waited for, the trace before the first round, the rounds.
 
         `show.trace` is complete when this is closed.
