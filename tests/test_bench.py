@@ -181,7 +181,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(
 
 def test_an_out_that_is_a_file(prompts_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench(prompts_file, prompts_file) == 2
-    assert "a folder that can be made is needed" in capsys.readouterr().err
+    assert "a folder is needed" in capsys.readouterr().err
 
 
 def test_contestants_take_turns_and_the_first_one_changes() -> None:
@@ -371,6 +371,11 @@ def test_a_finished_benchmark_is_not_overwritten_and_resuming_it_runs_nothing(
     assert "add --resume to go on with it" in capsys.readouterr().err
     assert bench(prompts, finished, "--save-traces", "--resume", "--seed", "3") == 2
     assert "seed 0, asked for is 3" in capsys.readouterr().err
+    plan = json.loads((finished / "plan.json").read_text())
+    (finished / "plan.json").write_text(json.dumps(plan | {"loaded": "int8"}))  # a drafter held in another form
+    assert bench(prompts, finished, "--save-traces", "--resume") == 2
+    assert "holds a benchmark with loaded 'int8'" in capsys.readouterr().err
+    (finished / "plan.json").write_text(json.dumps(plan))
     monkeypatch.setattr(Race, "run", lambda self, cell: pytest.fail("ran again"))
     assert bench(prompts, finished, "--save-traces", "--resume") == 0
     assert (finished / "measurements.jsonl").read_text() == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import replace
 
@@ -17,7 +18,8 @@ from cactus.decoding import decode
 from cactus.drafters import ModelDrafter
 from cactus.errors import CactusError, PromptError
 from cactus.models import HFModel, shared
-from cactus.pairs import Pair
+from cactus.models.quantized import can_quantize, quantized
+from cactus.pairs import Pair, pair_from_models
 from cactus.sampling import SamplingParams
 
 MESSAGES = [{"role": "user", "content": "the cat sat"}]
@@ -67,6 +69,20 @@ def test_a_trimmed_head_is_replaced_by_the_verifiers_and_said_to_be() -> None:
     assert drafter.model.model.lm_head.weight.shape[0] == 40  # the pair's own is as it was
     widened = contestant.assistant
     assert widened.lm_head is pair.model.lm_head and widened.model is drafter.model.model.model
+
+
+def test_a_drafter_in_eight_bits_takes_part_and_is_said_to_be() -> None:
+    verifier = copy.deepcopy(tiny.model("llama")).bfloat16()
+    if not can_quantize(verifier):
+        pytest.skip("no eight-bit kernel on this machine")
+    draft, token_ids = quantized(shared.build(verifier, torch.arange(3, 43))), torch.arange(3, 43)
+    pair = pair_from_models(verifier, tiny.tokenizer())
+    pair = replace(
+        pair, drafter=lambda: ModelDrafter(HFModel(draft), pair.codec.vocab_size, token_ids), draft_weights="int8"
+    )
+    contestants, notes = enter(pair)
+    assert "weights held as int8" in notes[2]
+    assert len(by_method(contestants, "assisted")[0].answer(MESSAGES, 1).tokens) == 24
 
 
 @pytest.mark.parametrize("make", [tiny.pair, trimmed_pair])

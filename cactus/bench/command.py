@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,8 +18,8 @@ from cactus.bench import images, long, machine, plots
 from cactus.bench.contest import Contestant, Label, our_contestants
 from cactus.bench.measurement import Measurement, Store
 from cactus.bench.methods import MethodSpec, parse_draft_lengths, parse_methods
-from cactus.bench.peers import PEERS, Peer, Task, find_peer
-from cactus.bench.plan import Plan, names, prompts_digest, settle
+from cactus.bench.peers import PEERS, Task, find_peer
+from cactus.bench.plan import Plan, loaded, names, prompts_digest, settle
 from cactus.bench.prompts import PROMPTS, BenchPrompt, pick, read_prompts
 from cactus.bench.report import Report, equality, table, to_csv, to_json, to_markdown
 from cactus.bench.runner import Cell, Race, schedule
@@ -69,10 +70,17 @@ def run(args: argparse.Namespace) -> int:
     prompts = pick(read_prompts(args.prompts), args.limit)
     session = Session(args.device, args.dtype, max_seconds=math.inf)
     plan = _plan(args, methods, lengths, prompts)
+    if args.out.exists() and not args.out.is_dir():
+        raise CactusError(f"--out is {str(args.out)!r}; a folder is needed")
+    pair = _load(session, plan)
+    plan = replace(plan, loaded=loaded(pair))
     if args.long:
-        return long.run(plan, methods, lengths, _loaded(session, plan), args.out, _command(args))
+        return long.run(plan, methods, lengths, pair, args.out, _command(args))
     settle(plan, args.out, args.resume)
-    return _race(args, plan, methods, lengths, prompts, session, peers)
+    contestants: list[Contestant] = [*our_contestants(session, plan.request, methods, lengths)]
+    entries = [peer.enter(Task(pair, plan.sampling, plan.max_new_tokens)) for peer in peers]
+    contestants += [contestant for entry in entries for contestant in entry.contestants]
+    return _race(args, plan, pair, contestants, prompts, [note for entry in entries for note in entry.notes])
 
 
 def _plan(
@@ -95,7 +103,7 @@ def _plan(
     )
 
 
-def _loaded(session: Session, plan: Plan) -> Pair:
+def _load(session: Session, plan: Plan) -> Pair:
     progress = ProgressLine(sys.stderr)
     try:
         return session.load(plan.pair, progress)
@@ -106,19 +114,11 @@ def _loaded(session: Session, plan: Plan) -> Pair:
 def _race(
     args: argparse.Namespace,
     plan: Plan,
-    methods: Sequence[MethodSpec],
-    lengths: Sequence[int],
+    pair: Pair,
+    contestants: Sequence[Contestant],
     prompts: Sequence[BenchPrompt],
-    session: Session,
-    peers: Sequence[Peer],
+    notes: Sequence[str],
 ) -> int:
-    pair = _loaded(session, plan)
-    contestants: list[Contestant] = [*our_contestants(session, plan.request, methods, lengths)]
-    notes: list[str] = []
-    for peer in peers:
-        entry = peer.enter(Task(pair, plan.sampling, plan.max_new_tokens))
-        contestants += entry.contestants
-        notes += entry.notes
     cells = list(schedule(contestants, prompts, plan.repeat, plan.seed))
     race = Race(Store(args.out / "measurements.jsonl"), args.out / "traces" if args.save_traces else None)
     stopped = _run(race, cells)
@@ -167,9 +167,7 @@ def _report(
         command=command,
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         pair=plan.pair,
-        weights=pair.weights,
-        device=str(pair.device),
-        dtype=pair.dtype,
+        loaded=plan.loaded,
         machine=machine.describe(pair.device),
         versions=plan.versions,
         settings={

@@ -137,7 +137,7 @@ def run(
     record = {
         "command": command,
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "pair": f"{plan.pair}, {pair.dtype} on {pair.device}",
+        "pair": f"{plan.pair}; {plan.loaded}",
         "machine": machine.describe(pair.device),
         "versions": plan.versions,
         "notes": NOTES,

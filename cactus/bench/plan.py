@@ -12,7 +12,7 @@ from typing import Any
 from cactus.bench.methods import MethodSpec
 from cactus.bench.prompts import BenchPrompt
 from cactus.errors import CactusError
-from cactus.pairs import find_pair
+from cactus.pairs import Pair, find_pair
 from cactus.sampling import SamplingParams
 from cactus.session import MAX_NEW_TOKENS, RunRequest
 from cactus.settings import MAX_SEED, check_whole
@@ -23,7 +23,11 @@ MAX_REPEATS = 1000
 
 @dataclass(frozen=True)
 class Plan:
-    """All that decides the results. `ValueError` names the first bad value. prompts: digest of ids and turns."""
+    """All that decides the results. `ValueError` names the first bad value.
+
+    prompts: digest of ids and turns. loaded: what the pair turned out to be once loaded, empty before; how a drafter
+    holds its weights is measured at load, and a benchmark must not go on with another choice.
+    """
 
     pair: str
     methods: tuple[str, ...]
@@ -38,6 +42,7 @@ class Plan:
     dtype: str
     processor: str
     versions: dict[str, str]
+    loaded: str = ""
 
     def __post_init__(self) -> None:
         find_pair(self.pair)
@@ -68,6 +73,12 @@ def prompts_digest(prompts: Sequence[BenchPrompt]) -> str:
     """Equal for equal prompts in the same order."""
     text = json.dumps([[prompt.id, prompt.turns] for prompt in prompts])
     return f"{len(prompts)} prompts, sha256 {hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def loaded(pair: Pair) -> str:
+    """Weights, dtypes and device of a loaded pair in words."""
+    drafter = f"; drafter's weights held as {pair.draft_weights}" if pair.draft_weights else ""
+    return f"{pair.dtype} on {pair.device}; verifier's weights: {pair.weights}{drafter}"
 
 
 def settle(plan: Plan, folder: Path, resume: bool) -> None:

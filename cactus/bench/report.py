@@ -39,9 +39,7 @@ class Report:
     command: str
     date: str
     pair: str
-    weights: str
-    device: str
-    dtype: str
+    loaded: str
     machine: dict[str, Any]
     versions: dict[str, str]
     settings: dict[str, Any]
@@ -165,7 +163,7 @@ def _circumstances(report: Report) -> list[str]:
     settings = ", ".join(f"{name} {value}" for name, value in report.settings.items())
     stopped = "" if report.finished else ", **stopped**"
     lines = [
-        f"- pair: {report.pair}, {report.dtype} on {report.device}; verifier's weights: {report.weights}",
+        f"- pair: {report.pair}; {report.loaded}",
         f"- machine: {in_words(report.machine)}",
         f"- versions: {versions}",
         f"- settings: {settings}",

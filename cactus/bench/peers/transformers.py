@@ -66,7 +66,8 @@ class TransformersPeer:
             )
             for method, name, options, given in settings
         ]
-        return Entry(contestants, [TIMING, *([f"transformers: {note}"] if note else [])])
+        notes = [TIMING, *(f"transformers: {text}" for text in (note, _weights_note(task, assistant)) if text)]
+        return Entry(contestants, notes)
 
 
 def assistant_of(task: Task) -> tuple[PreTrainedModel | None, str]:
@@ -81,6 +82,11 @@ def assistant_of(task: Task) -> tuple[PreTrainedModel | None, str]:
     widened._modules = dict(model._modules) | {"lm_head": task.pair.model.get_output_embeddings()}
     widened.generation_config = copy.deepcopy(model.generation_config)
     return widened, WIDENED
+
+
+def _weights_note(task: Task, assistant: PreTrainedModel | None) -> str:
+    held = task.pair.draft_weights
+    return f"the assistant's layers are ours, their weights held as {held}" if assistant is not None and held else ""
 
 
 class Clock(BaseStreamer):
