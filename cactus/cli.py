@@ -30,7 +30,9 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "generate": Command("cactus.commands.generate", "stream text, tokens marked by what became of them"),
+    "compare": Command("cactus.commands.compare", "one prompt under several methods, side by side, as a table"),
     "bench": Command("cactus.bench.command", "measure methods against each other and against other libraries"),
+    "acceptance": Command("cactus.training.acceptance_command", "how often a pair's drafts are accepted, by position"),
     "pairs": Command("cactus.commands.pairs", "list the model pairs"),
     "record": Command("cactus.commands.record", "record the runs that the page shows without a model"),
     "fetch": Command("cactus.commands.fetch", "get a pair's weights ahead of time, or check them"),

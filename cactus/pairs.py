@@ -187,8 +187,9 @@ class Weights:
 
 @dataclass(frozen=True)
 class PairSpec:
-    """One entry of the registry. `draft_length`, `temperature`: settings to start with. examples: of prompts that suit
-    it, a file of the assets.
+    """One entry of the registry. `draft_length`, `temperature`: settings to start with.
+
+    examples: prompts that suit it, a file of the assets; prompts: the set it is trained and evaluated on, by name.
     """
 
     name: str
@@ -199,6 +200,7 @@ class PairSpec:
     temperature: float = 0.7
     notes: str = ""
     examples: str = "examples.json"
+    prompts: str = "prompts"
 
     def fetch(self, progress: Progress = silent, *, verify: bool = False) -> Path:
         """The verifier's folder, downloaded and converted where it is not there yet."""
@@ -269,6 +271,7 @@ PAIRS = _registry(
             drafter=OwnDraft(ASSETS / "pairs" / POCKET_PAIR / "drafter"),
             notes="very short stories and explanations; needs no download",
             examples="examples-pocket.json",
+            prompts="pocket_prompts",
         ),
     ]
 )

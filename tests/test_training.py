@@ -6,13 +6,15 @@ from dataclasses import replace
 from itertools import islice
 
 import pytest
+import tiny
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from cactus.cli import main
 from cactus.drafters import ModelDrafter, PromptLookup
 from cactus.models import HFModel, shared
-from cactus.training import command, corpus
+from cactus.pairs import find_pair
+from cactus.training import acceptance_command, command, corpus
 from cactus.training import recipe as recipes
 from cactus.training.data import Dataset, likely_tokens
 from cactus.training.evaluate import Answer, acceptance_by_position, held_out_answers
@@ -373,3 +375,34 @@ def test_command_refuses_a_pair_without_a_draft_model_and_a_lost_verifier(tmp_pa
     assert main(lookup) == 2 and "no draft model" in capsys.readouterr().err
     lost = ["train", "--verifier", str(tmp_path / "nowhere"), "--work", str(tmp_path / "b")]
     assert main(lost) == 2 and "nowhere" in capsys.readouterr().err
+
+
+# the acceptance command
+
+
+def test_acceptance_command_measures_the_pairs_own_drafter(monkeypatch, capsys):
+    pair = tiny.pair()
+    spec = replace(find_pair("smollm2-135m"), prompts="pocket_prompts")
+    monkeypatch.setattr(type(spec), "load", lambda self: pair)
+    monkeypatch.setattr(acceptance_command, "find_pair", lambda name: spec)
+    monkeypatch.setattr(acceptance_command, "held_out_prompts", lambda name: held_out_prompts(name)[:3])
+    command_line = ["acceptance", "--temperatures", "0.7,1", "--positions", "2", "--max-new-tokens", "6"]
+    assert main([*command_line, "--json"]) == 0
+    results = json.loads(capsys.readouterr().out)
+    assert [(r["temperature"], r["prompts"], len(r["by_position"])) for r in results] == [(0.7, 3, 2), (1.0, 3, 2)]
+    assert all(0.3 < value < 1 for r in results for value in r["by_position"])  # its draft model is close
+    assert main(command_line) == 0 and "spread" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--temperatures=0", "a temperature is '0'"),
+        ("--temperatures=1,warm", "'warm'"),
+        ("--positions=0", "--positions is 0"),
+        ("--max-new-tokens=0", "--max-new-tokens is 0"),
+        ("--pair=nope", "pair is 'nope'"),
+    ],
+)
+def test_acceptance_command_refuses(option, said, capsys):
+    assert main(["acceptance", option]) == 2 and said in capsys.readouterr().err

@@ -78,7 +78,7 @@ def acceptance_by_position(
     positions: int = 5,
     stride: int = 4,
     seed: int = 0,
-    tell: Callable[[int, int], None] = lambda done, total: None,
+    tell: Callable[[int, int], object] = lambda done, total: None,
 ) -> Acceptance:
     """Both models at `temperature` > 0, without truncation, over the first `vocab_size` tokens.
 
