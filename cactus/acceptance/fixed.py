@@ -52,7 +52,6 @@ class FixedRecoveryRule(Rule):
     def output_probs(self, draft_probs: Tensor, verifier_probs: Tensor) -> Tensor:
         return _emitted(draft_probs, self.plan(draft_probs, verifier_probs))
 
-
     def accept_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor) -> Tensor:
         return chosen(self.plan(draft_probs, verifier_probs).accept, draft_tokens)
 
