@@ -15,9 +15,10 @@ from cactus.acceptance import Rule
 from cactus.errors import PromptError
 from cactus.interfaces import ModelPair, Prompt
 from cactus.loop import Loop
+from cactus.pace import Paying, Steady
 from cactus.records import TokenWriter
 from cactus.sampling import SamplingParams
-from cactus.settings import DEFAULT_DRAFT_TOKENS, Settings, check_stops, fresh_seed
+from cactus.settings import AUTO, DEFAULT_DRAFT_TOKENS, MAX_DRAFT_TOKENS, DraftLength, Settings, check_stops, fresh_seed
 from cactus.text import StopStrings, TextStream
 from cactus.trace import Baseline, Round, StopReason, Timings, Trace
 from cactus.versions import versions
@@ -152,7 +153,8 @@ def _new_loop(pair: ModelPair, prompt: list[int], settings: Settings) -> Loop:
         verifier=verifier,
         drafter=pair.new_drafter() if settings.num_draft_tokens else None,
         writer=_new_writer(pair, settings, verifier.context_length, len(prompt)),
-        num_draft_tokens=settings.num_draft_tokens,
+        num_draft_tokens=MAX_DRAFT_TOKENS if settings.num_draft_tokens == AUTO else settings.num_draft_tokens,
+        pace=Paying(pair.costs) if settings.num_draft_tokens == AUTO else Steady(),
         sampling=settings.sampling,
         vocab_size=pair.codec.vocab_size,
         committed=list(prompt),
@@ -189,7 +191,7 @@ def decode(
     pair: ModelPair,
     prompt: Prompt,
     rule: Rule | None = None,
-    num_draft_tokens: int | None = None,
+    num_draft_tokens: DraftLength | None = None,
     sampling: SamplingParams | None = None,
     max_new_tokens: int = 128,
     seed: int | None = None,

@@ -47,7 +47,7 @@ class ModelDrafter:
             token, probs = context.choose(widen(logits, self.vocab_size, self.token_ids), tokens)
             tokens.append(token)
             rows.append(probs)
-            if token in context.stop_ids:
+            if token in context.stop_ids or context.enough(float(probs[token])):
                 break
         return Proposal(tokens[start:], torch.stack(rows))
 
@@ -86,7 +86,7 @@ class FeatureDrafter:
             token, probs = context.choose(widen(output.logits[-1], self.vocab_size, self.token_ids), tokens)
             tokens.append(token)
             rows.append(probs)
-            if len(rows) == context.count or token in context.stop_ids:
+            if len(rows) == context.count or token in context.stop_ids or context.enough(float(probs[token])):
                 break
             assert output.hidden is not None
             output = self.model.feed([token], output.hidden[-1:])
@@ -151,7 +151,8 @@ class PromptLookup:
     def propose(self, context: DraftContext) -> Proposal:
         self._index(context.committed)
         tokens = self._continuation(context.committed, context.count)
-        stop = next((i + 1 for i, token in enumerate(tokens) if token in context.stop_ids), len(tokens))
+        ends = (token in context.stop_ids or context.enough(1.0) for token in tokens)
+        stop = next((i + 1 for i, end in enumerate(ends) if end), len(tokens))
         return Proposal(tokens[:stop], self._one_hot(tokens[:stop]))
 
     def rewind(self, length: int) -> None:

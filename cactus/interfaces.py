@@ -9,6 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from cactus.pace import StepCosts
+
 Prompt = str | Sequence[dict[str, str]] | Sequence[int]
 """Text (one user turn), chat messages with role and content, or token ids used as they are."""
 
@@ -68,7 +70,8 @@ class DraftContext:
 
     `committed`: prompt and emitted tokens; at most `count` tokens are wanted; drafting ends behind a token of
     `stop_ids`. `hidden`: the verifier's last hidden states [new, hidden] of the committed tokens fed since the last
-    round (all but the newest token), for a drafter with `wants_hidden`.
+    round (all but the newest token), for a drafter with `wants_hidden`. `enough`: to be asked behind each drafted
+    token, with the probability it was drawn with; if so, drafting ends there.
     """
 
     committed: Sequence[int]
@@ -76,6 +79,7 @@ class DraftContext:
     choose: Choose
     stop_ids: frozenset[int] = frozenset()
     hidden: Tensor | None = None
+    enough: Callable[[float], bool] = lambda draft_prob: False
 
 
 @dataclass(frozen=True)
@@ -140,6 +144,10 @@ class ModelPair(Protocol):
 
     @property
     def draft_weights(self) -> str: ...
+
+    @property
+    def costs(self) -> StepCosts:
+        """Measured on first use, and the same from then on."""
 
     def new_verifier(self) -> CachedModel:
         """The verifier with an empty cache."""

@@ -19,6 +19,7 @@ from torch import Tensor
 from cactus.acceptance import Rule
 from cactus.evidence import gather_evidence
 from cactus.interfaces import CachedModel, DraftContext, Drafter, Proposal
+from cactus.pace import Pace, Steady
 from cactus.records import TokenWriter
 from cactus.sampling import SamplingParams, draw, probs_from_logits
 from cactus.text import StopStrings
@@ -47,6 +48,7 @@ class Loop:
     draft_generator: torch.Generator
     judge_generator: torch.Generator
     rule: Rule | None
+    pace: Pace = field(default_factory=Steady)
     rounds_done: int = 0
     hidden: list[Tensor] = field(default_factory=list)
 
@@ -77,6 +79,7 @@ class Loop:
         tokens = self.writer.write(drafted, verdict, evidence)
         clock.append(time.perf_counter())
         accepted = sum(token.status == "accepted" for token in tokens)
+        self.pace.learn(verdict.accept_probs[: verdict.accepted + 1], verdict.accepted + 1)
         self._commit(tokens, accepted)
         clock.append(time.perf_counter())
         draft, verify, judging, record, commit = (end - start for start, end in pairwise(clock))
@@ -103,7 +106,10 @@ class Loop:
         room = self._draft_room()
         if self.drafter is None or room == 0:
             return Proposal([], torch.empty(0, self.vocab_size))
-        context = DraftContext(self.committed, room, self._choose, self.writer.eos_ids, self._take_hidden())
+        self.pace.begin()
+        context = DraftContext(
+            self.committed, room, self._choose, self.writer.eos_ids, self._take_hidden(), self.pace.enough
+        )
         return self.drafter.propose(context)
 
     def _take_hidden(self) -> Tensor | None:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from cactus.costs import measure_costs
 from cactus.drafters import FeatureDrafter, ModelDrafter, PromptLookup
 from cactus.errors import CactusError
 from cactus.interfaces import Drafter
@@ -29,6 +31,7 @@ from cactus.models import (
     load_tokenizer,
     shared,
 )
+from cactus.pace import StepCosts
 from cactus.paths import ASSETS
 from cactus.weights import HubSource, ShippedWeights, Source, WheelSource, ensure, kept, origin
 from cactus.weights.source import Progress, part, silent
@@ -62,6 +65,11 @@ class Pair:
     def device(self) -> torch.device:
         """Where the verifier runs."""
         return self.model.device
+
+    @cached_property
+    def costs(self) -> StepCosts:
+        """Seconds of its steps, measured on first use."""
+        return measure_costs(self.new_verifier(), self.new_drafter(), self.codec.vocab_size)
 
     def new_verifier(self) -> HFModel:
         """The verifier with an empty cache."""

@@ -20,7 +20,15 @@ from cactus.errors import CactusError, UnavailableError
 from cactus.interfaces import Prompt
 from cactus.pairs import DEFAULT_PAIR, PAIRS, POCKET_PAIR, Pair, PairSpec, find_pair
 from cactus.sampling import SamplingParams
-from cactus.settings import DEFAULT_DRAFT_TOKENS, MAX_DRAFT_TOKENS, MAX_SEED, check_stops, check_text, check_whole
+from cactus.settings import (
+    DEFAULT_DRAFT_TOKENS,
+    MAX_SEED,
+    DraftLength,
+    check_draft_length,
+    check_stops,
+    check_text,
+    check_whole,
+)
 from cactus.trace import Round, StopReason, Trace
 from cactus.weights.source import Progress, silent
 
@@ -62,7 +70,7 @@ class RunRequest:
     pair: str = DEFAULT_PAIR
     method: str = "cactus"
     params: Mapping[str, Any] = field(default_factory=dict)
-    num_draft_tokens: int = DEFAULT_DRAFT_TOKENS
+    num_draft_tokens: DraftLength = DEFAULT_DRAFT_TOKENS
     sampling: SamplingParams = field(default_factory=SamplingParams)
     max_new_tokens: int = 128
     seed: int | None = None
@@ -74,7 +82,7 @@ class RunRequest:
         find_pair(self.pair)
         if self.method not in METHODS:
             raise CactusError(f"method is {self.method!r}; {', '.join(METHODS)} are allowed")
-        check_whole("num_draft_tokens", self.num_draft_tokens, 1, MAX_DRAFT_TOKENS)
+        check_draft_length(self.num_draft_tokens)
         check_whole("max_new_tokens", self.max_new_tokens, 1, MAX_NEW_TOKENS)
         if self.seed is not None:
             check_whole("seed", self.seed, 0, MAX_SEED)

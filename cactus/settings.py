@@ -5,13 +5,16 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from cactus.acceptance import Rule
 from cactus.errors import CactusError
 from cactus.sampling import SamplingParams
+from cactus.trace import MAX_DRAFT_TOKENS
 
 DEFAULT_DRAFT_TOKENS = 5
-MAX_DRAFT_TOKENS = 16
+AUTO = "auto"  # a draft length: as many tokens as pay, up to the most there are
+DraftLength = int | Literal["auto"]
 MAX_SEED = 2**32 - 1
 
 
@@ -22,10 +25,13 @@ def fresh_seed() -> int:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run is asked to do. `ValueError` names the value and what is allowed."""
+    """What a run is asked to do. `ValueError` names the value and what is allowed.
+
+    num_draft_tokens: a number, or "auto" for as many as pay (`pace.Paying`).
+    """
 
     rule: Rule | None
-    num_draft_tokens: int
+    num_draft_tokens: DraftLength
     sampling: SamplingParams
     max_new_tokens: int
     seed: int
@@ -40,8 +46,24 @@ class Settings:
         if self.rule is None and self.num_draft_tokens != 0:
             raise CactusError(f"num_draft_tokens is {self.num_draft_tokens!r} without a rule; only 0 is allowed")
         if self.rule is not None:
-            check_whole("num_draft_tokens", self.num_draft_tokens, 1, MAX_DRAFT_TOKENS)
+            check_draft_length(self.num_draft_tokens)
         check_stops(self.stop)
+
+
+def check_draft_length(value: object) -> None:
+    """`CactusError` unless it is a number of tokens to draft, or "auto"."""
+    if value == AUTO:
+        return
+    if isinstance(value, str):
+        raise CactusError(f"num_draft_tokens is {value!r}; {AUTO!r} or 1 to {MAX_DRAFT_TOKENS} is allowed")
+    check_whole("num_draft_tokens", value, 1, MAX_DRAFT_TOKENS)
+
+
+def parse_draft_length(text: str) -> DraftLength:
+    """A draft length as people write it; `CactusError` names what is allowed."""
+    number = int(text) if text.strip().isdecimal() else text.strip()
+    check_draft_length(number)
+    return number  # type: ignore[return-value]
 
 
 def check_whole(name: str, value: object, low: int, high: int | None) -> None:

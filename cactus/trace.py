@@ -16,6 +16,7 @@ from cactus.errors import CactusError
 from cactus.metrics import Metrics, Tally
 
 Schema = Literal["cactus-trace/1"]
+MAX_DRAFT_TOKENS = 16  # that a round may draft; "auto" goes no further
 MAX_JSON_BYTES = 64 * 1024 * 1024
 
 Status = Literal["accepted", "rejected", "recovered", "bonus", "discarded", "sampled"]
@@ -157,14 +158,15 @@ class Trace(Record):
     """One run: its settings, its rounds and its measured baseline.
 
     `method` is the name of an acceptance rule, or "ar" for the verifier alone. `sampling` holds the fields of
-    `SamplingParams`. `prompt` is what the caller gave: text, chat messages or token ids.
+    `SamplingParams`. `num_draft_tokens` is "auto" where each round drafted as many as paid. `prompt` is what the
+    caller gave: text, chat messages or token ids.
     """
 
     schema_: Schema = Field(default="cactus-trace/1", alias="schema")
     pair: str
     method: str
     params: dict[str, float | int | str]
-    num_draft_tokens: Count
+    num_draft_tokens: Count | Literal["auto"]
     sampling: dict[str, float | int]
     max_new_tokens: Count
     seed: int
@@ -177,6 +179,11 @@ class Trace(Record):
     stop_reason: StopReason | None = None
     baseline: Baseline | None = None
     timings: Timings = Timings()
+
+    @property
+    def draft_limit(self) -> int:
+        """Most tokens that a round could draft."""
+        return MAX_DRAFT_TOKENS if self.num_draft_tokens == "auto" else self.num_draft_tokens
 
     @property
     def tokens(self) -> tuple[Token, ...]:

@@ -129,7 +129,7 @@ BAD = {
     "--pair nope": "pair is 'nope'; smollm2-135m",
     "--draft-length 0": "num_draft_tokens is 0; whole numbers from 1 to 16",
     "--draft-length 50": "num_draft_tokens is 50; whole numbers from 1 to 16",
-    "--draft-length five": "argument --draft-length: invalid int value: 'five'",
+    "--draft-length five": "num_draft_tokens is 'five'; 'auto' or 1 to 16 is allowed",
     "--max-new-tokens 0": "max_new_tokens is 0",
     "--temperature -1": "temperature must be",
     "--temperature nan": "temperature must be",
@@ -241,8 +241,8 @@ def test_fetch_says_where_and_what(monkeypatch: pytest.MonkeyPatch, capsys: pyte
         progress(0.5, "downloading it: 1 of 2 MB")
         return Path("/cache/tiny")
 
-    monkeypatch.setattr(fetch, "find_pair", lambda name: SimpleNamespace(name=name, fetch=fetched))
-    monkeypatch.setattr(fetch, "origin", lambda folder: "a wheel")
+    verifier = SimpleNamespace(origin=lambda folder: "a wheel")
+    monkeypatch.setattr(fetch, "find_pair", lambda name: SimpleNamespace(name=name, fetch=fetched, verifier=verifier))
     assert cli.main(["fetch", "--verify"]) == 0
     out, err = capsys.readouterr()
     assert out == f"{PAIR}: a wheel\n/cache/tiny\n"

@@ -22,12 +22,13 @@ from cactus.errors import CactusError
 from cactus.pairs import DEFAULT_PAIR, find_pair
 from cactus.sampling import SamplingParams
 from cactus.session import METHODS, VERIFIER_ONLY, LiveRun, RunRequest, Session
+from cactus.settings import parse_draft_length
 from cactus.terminal import COLOR_CHOICES, ProgressLine, TokenPrinter, wants_color
 from cactus.trace import Trace
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("prompt", type=_text, help="one user turn; - reads it from standard input")
+    parser.add_argument("prompt", type=text_argument, help="one user turn; - reads it from standard input")
     run_flags = parser.add_argument_group("run")
     run_flags.add_argument("--pair", default=DEFAULT_PAIR, metavar="NAME", help=f"default: {DEFAULT_PAIR}")
     run_flags.add_argument(
@@ -36,21 +37,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"default: {RunRequest.method}; {', '.join(RULES)}, or {VERIFIER_ONLY}: the verifier alone",
     )
-    run_flags.add_argument("--draft-length", type=int, metavar="M", help="tokens drafted a round; default: the pair's")
+    run_flags.add_argument(
+        "--draft-length", metavar="M", help="tokens drafted a round, or auto: as many as pay; default: the pair's"
+    )
     run_flags.add_argument("--max-new-tokens", type=int, default=RunRequest.max_new_tokens, metavar="N")
     run_flags.add_argument("--seed", type=int, help="the same seed gives the same text; default: a new one")
-    run_flags.add_argument("--system", type=_text, default="", metavar="TEXT", help="system prompt")
+    run_flags.add_argument("--system", type=text_argument, default="", metavar="TEXT", help="system prompt")
     run_flags.add_argument(
         "--stop", type=_stop, action="append", default=[], metavar="TEXT", help="end behind it; may be repeated"
     )
     run_flags.add_argument("--device", default="auto", help="default: auto (CUDA, then MPS, then the CPU)")
     run_flags.add_argument("--dtype", default="auto", help="default: auto; bfloat16, float16 or float32")
-    _add_sampling_flags(parser.add_argument_group("sampling, of both models"))
+    add_sampling_flags(parser.add_argument_group("sampling, of both models"))
     add_rule_flags(parser.add_argument_group("the method's own parameters"))
     _add_output_flags(parser.add_argument_group("output"))
 
 
-def _text(value: str) -> str:
+def text_argument(value: str) -> str:
     """Bytes of the command line that are no text arrive as surrogates, which no tokenizer takes."""
     try:
         value.encode()
@@ -62,10 +65,10 @@ def _text(value: str) -> str:
 def _stop(value: str) -> str:
     if not value:
         raise argparse.ArgumentTypeError("it is empty; at least one character is needed")
-    return _text(value)
+    return text_argument(value)
 
 
-def _add_sampling_flags(group: Any) -> None:
+def add_sampling_flags(group: Any) -> None:
     group.add_argument("--temperature", type=float, metavar="T", help="0 is greedy; default: the pair's")
     group.add_argument("--top-p", type=float, default=SamplingParams.top_p, metavar="P", help="1 is off")
     group.add_argument("--top-k", type=int, default=SamplingParams.top_k, metavar="K", help="0 is off")
@@ -82,14 +85,14 @@ def _add_output_flags(group: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     request = _request(args)
-    _check_json_path(args.json)
+    check_json_path(args.json)
     session = Session(args.device, args.dtype, max_seconds=math.inf)
     stop = threading.Event()
     text_stream = sys.stderr if args.json == "-" else sys.stdout
     printer = TokenPrinter(text_stream, wants_color(args.color, text_stream), args.show_drafts)
     with _started(session, request, stop) as live:
         try:
-            with _interrupt_sets(stop):
+            with interrupt_sets(stop):
                 _stream(live, printer)
         finally:
             _write_json(args.json, live.trace)
@@ -105,7 +108,7 @@ def _request(args: argparse.Namespace) -> RunRequest:
         pair=args.pair,
         method=args.method,
         params=rule_params(args, args.method),
-        num_draft_tokens=spec.draft_length if args.draft_length is None else args.draft_length,
+        num_draft_tokens=spec.draft_length if args.draft_length is None else parse_draft_length(args.draft_length),
         sampling=SamplingParams(
             temperature=spec.temperature if args.temperature is None else args.temperature,
             top_p=args.top_p,
@@ -121,7 +124,7 @@ def _request(args: argparse.Namespace) -> RunRequest:
     )
 
 
-def _check_json_path(path: str | None) -> None:
+def check_json_path(path: str | None) -> None:
     """Before the run, not after it."""
     if path not in (None, "-") and (Path(path).is_dir() or not Path(path).absolute().parent.is_dir()):
         raise CactusError(f"--json is {path!r}; a file in a folder that exists is needed")
@@ -137,7 +140,7 @@ def _started(session: Session, request: RunRequest, stop: threading.Event) -> Li
 
 
 @contextlib.contextmanager
-def _interrupt_sets(stop: threading.Event) -> Iterator[None]:
+def interrupt_sets(stop: threading.Event) -> Iterator[None]:
     """The first Ctrl-C ends the run after its round, so that nothing produced is lost; the second ends at once."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only there can signals be handled

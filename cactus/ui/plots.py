@@ -30,7 +30,7 @@ class Plot(ABC):
     replaces: ClassVar[bool] = False  # whether `points` are the whole plot (true) or an addition to it
 
     def __init__(self, header: Trace) -> None:
-        self.m = header.num_draft_tokens
+        self.m = header.draft_limit
         self.measured = header.baseline is not None
         delta = header.params.get("delta")
         self.delta = float(delta) if isinstance(delta, (int, float)) else None

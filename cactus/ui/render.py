@@ -157,9 +157,9 @@ def round_line(round_: Round) -> str:
     return line({"round": round_.index + 1, "tokens": tokens})
 
 
-def end_line(summary: str, failed: bool = False) -> str:
-    """The last line of a run: what came of it, in one sentence."""
-    return line({"end": summary, "failed": failed})
+def end_line(summary: str, failed: bool = False, parts: int | None = None) -> str:
+    """The last line of a run: what came of it, in one sentence; `parts`: the first token that another run has not."""
+    return line({"end": summary, "failed": failed} | ({} if parts is None else {"parts": parts + 1}))
 
 
 def facts(header: Trace) -> str:
@@ -184,7 +184,8 @@ def summary(trace: Trace, metrics: Metrics) -> str:
         slower = ", slower" if metrics.speedup < 1 else ""
         parts.append(f"{metrics.speedup:.2f}× the verifier alone{slower}.")
     if metrics.accepted_length is not None:
-        parts.append(f"Mean accepted length {metrics.accepted_length:.2f} of {trace.num_draft_tokens}.")
+        of = "" if trace.num_draft_tokens == "auto" else f" of {trace.num_draft_tokens}"
+        parts.append(f"Mean accepted length {metrics.accepted_length:.2f}{of}.")
     return " ".join(parts)
 
 

@@ -98,7 +98,7 @@ class View:
         """The values to send; without the plots their last values are repeated, which costs nothing to send."""
         if with_plots:
             self._draw()
-        drafts = self.header.num_draft_tokens > 0
+        drafts = self.header.draft_limit > 0
         texts = [self._join(index, lines) for index, lines in enumerate([self._tokens, *self._lines])]
         return (texts[0], tiles.to_json(tiles.tiles(self.metrics, drafts)), *texts[1:])  # type: ignore[return-value]
 
