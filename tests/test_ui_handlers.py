@@ -86,10 +86,10 @@ def test_a_bad_setting_is_said_and_starts_nothing(changes):
 
 def test_the_check_speaks_at_the_right_control():
     live, _ = place(FakeSession())
-    answers = dict(zip(settings.control_keys(), live.check(*row(prompt="", draft_length=0)), strict=True))
+    answers = dict(zip(settings.control_keys(), live.check(*row(prompt="", draft_length=-1)), strict=True))
     wrong = {key: answer["message"] for key, answer in answers.items() if not answer["is_valid"]}
     assert list(wrong) == ["draft_length", "prompt"]
-    assert "1 and 16" in wrong["draft_length"]
+    assert "0 and 16" in wrong["draft_length"]
 
 
 def test_the_check_escapes_what_it_quotes():

@@ -57,6 +57,12 @@ def test_every_method_makes_a_request():
     assert settings.to_request(values(method=settings.VERIFIER_ONLY), PAIRS).rule is None
 
 
+def test_a_draft_length_of_0_is_automatic():
+    assert settings.to_request(values(draft_length=0, prompt="Hi"), PAIRS).num_draft_tokens == "auto"
+    query = settings.to_query(values(draft_length=0, prompt="Hi"))
+    assert settings.from_query(dict(parse_qsl(query)), PAIRS)[0]["draft_length"] == 0
+
+
 @pytest.mark.parametrize(
     ("key", "bad"),
     [
@@ -68,7 +74,7 @@ def test_every_method_makes_a_request():
         ("cactus.delta", math.nan),
         ("cactus.delta", "much"),
         ("cactus.delta", None),
-        ("draft_length", 0),
+        ("draft_length", -1),
         ("draft_length", 50),
         ("draft_length", 2.5),
         ("temperature", -0.1),

@@ -16,7 +16,7 @@ from cactus.acceptance import RULES, Parameter
 from cactus.errors import CactusError
 from cactus.sampling import SamplingParams
 from cactus.session import MAX_PROMPT_CHARACTERS, VERIFIER_ONLY, RunRequest
-from cactus.settings import DEFAULT_DRAFT_TOKENS, MAX_DRAFT_TOKENS, MAX_SEED
+from cactus.settings import AUTO, DEFAULT_DRAFT_TOKENS, MAX_DRAFT_TOKENS, MAX_SEED
 
 LONGEST_RUN = 512  # what the page offers; the API and the command line go further
 MAX_LINK_TEXT = 4_000
@@ -24,7 +24,7 @@ MAX_LINK_TEXT = 4_000
 SHARED = (
     Parameter(
         "draft_length", "Draft length m", DEFAULT_DRAFT_TOKENS,
-        "Proposed per verifier pass.", 1, MAX_DRAFT_TOKENS, 1,
+        "Proposed per pass; 0: as many as pay.", 0, MAX_DRAFT_TOKENS, 1,
     ),
     Parameter("max_new_tokens", "Max new tokens", 128, "The text ends by then.", 1, LONGEST_RUN, 1),
     Parameter("temperature", "Temperature", 0.7, "0: always the likeliest.", 0.0, 2.0, 0.05),
@@ -107,7 +107,7 @@ def to_request(values: Mapping[str, Any], pairs: Collection[str]) -> RunRequest:
         pair=clean["pair"],
         method=method.name,
         params={parameter.name: clean[method.key(parameter)] for parameter in method.parameters},
-        num_draft_tokens=clean["draft_length"],
+        num_draft_tokens=clean["draft_length"] or AUTO,
         sampling=sampling,
         max_new_tokens=clean["max_new_tokens"],
         seed=clean["seed"],
