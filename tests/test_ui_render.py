@@ -111,6 +111,10 @@ def test_facts_name_settings_machine_and_baseline():
     text = render.facts(make_trace())
     for part in ("smollm2-135m", "cactus delta = 1", "m = 5", "seed 3", "cpu, bfloat16", "45.0 ms/token"):
         assert part in text
+    rounded = make_trace(versions={"draft weights": "int8"})
+    assert "cpu, bfloat16, drafter int8" in render.facts(rounded)
+    auto = make_trace(num_draft_tokens="auto")
+    assert "m = auto" in render.facts(auto) and " of auto" not in render.summary(auto, auto.metrics())
 
 
 def test_summary_says_slower():

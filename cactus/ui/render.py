@@ -169,7 +169,8 @@ def facts(header: Trace) -> str:
     if header.num_draft_tokens:
         parts.append(f"m = {header.num_draft_tokens}")
     parts += [f"temperature {header.sampling.get('temperature', '?'):g}"] if "temperature" in header.sampling else []
-    parts += [f"seed {header.seed}", f"{header.device}, {header.dtype}"]
+    held = header.versions.get("draft weights")
+    parts += [f"seed {header.seed}", f"{header.device}, {header.dtype}" + (f", drafter {held}" if held else "")]
     if header.baseline:
         baseline = header.baseline
         parts.append(f"verifier alone {baseline.seconds_per_token * 1000:.1f} ms/token ({baseline.how})")
