@@ -17,10 +17,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from cactus.costs import measure_costs
 from cactus.drafters import FeatureDrafter, ModelDrafter, PromptLookup
 from cactus.errors import CactusError
-from cactus.interfaces import Drafter
+from cactus.interfaces import CachedModel, Drafter
 from cactus.models import (
     HFCodec,
     HFModel,
+    cached_models,
     cheapest,
     check_same_tokens,
     choose_device,
@@ -46,7 +47,8 @@ class Pair:
     """A loaded pair. Implements `interfaces.ModelPair`; every run takes its own caches from it.
 
     weights: where the verifier's numbers come from; draft_weights: how those of the drafter are held ("int8"), empty
-    if it has none. Both as the trace records them.
+    if it has none. Both as the trace records them. static: whether the verifier runs on static caches, None for where
+    it pays (`models.static`).
     """
 
     name: str
@@ -55,6 +57,7 @@ class Pair:
     drafter: Callable[[], Drafter]
     weights: str = "given"
     draft_weights: str = ""
+    static: bool | None = None
 
     @property
     def dtype(self) -> str:
@@ -71,9 +74,10 @@ class Pair:
         """Seconds of its steps, measured on first use."""
         return measure_costs(self.new_verifier(), self.new_drafter(), self.codec.vocab_size)
 
-    def new_verifier(self) -> HFModel:
-        """The verifier with an empty cache."""
-        return HFModel(self.model)
+    @cached_property
+    def new_verifier(self) -> Callable[[], CachedModel]:
+        """Makes the verifier with an empty cache."""
+        return cached_models(self.model, self.static)
 
     def new_drafter(self) -> Drafter:
         """The drafter with an empty cache."""
@@ -114,7 +118,8 @@ class SharedDraft:
     def build(self, verifier: PreTrainedModel, codec: HFCodec) -> Drafting:
         model, token_ids = shared.load(self.folder, verifier)
         model, weights = cheapest(model.requires_grad_(False), HFModel.one_step)
-        return Drafting(lambda: ModelDrafter(HFModel(model), codec.vocab_size, token_ids), weights)
+        new = cached_models(model)
+        return Drafting(lambda: ModelDrafter(new(), codec.vocab_size, token_ids), weights)
 
 
 @dataclass(frozen=True)
@@ -153,7 +158,8 @@ class OwnDraft:
     def build(self, verifier: PreTrainedModel, codec: HFCodec) -> Drafting:
         check_same_tokens(load_tokenizer(self.folder), codec.tokenizer)
         model, weights = cheapest(load_model(self.folder, verifier.device, verifier.dtype), HFModel.one_step)
-        return Drafting(lambda: ModelDrafter(HFModel(model), codec.vocab_size), weights)
+        new = cached_models(model)
+        return Drafting(lambda: ModelDrafter(new(), codec.vocab_size), weights)
 
 
 @dataclass(frozen=True)
@@ -298,14 +304,19 @@ def pair_from_models(
     draft: PreTrainedModel | None = None,
     draft_tokenizer: PreTrainedTokenizerBase | None = None,
     name: str = "custom",
+    static: bool | None = None,
 ) -> Pair:
-    """A pair of models that are already loaded; without a draft model it drafts by prompt lookup."""
+    """A pair of models that are already loaded; without a draft model it drafts by prompt lookup.
+
+    static: whether to run both on static caches, None for where it pays (`models.static`).
+    """
     codec = HFCodec(tokenizer, verifier)
     if draft is None:
-        return Pair(name, verifier, codec, Lookup().build(verifier, codec).new)
+        return Pair(name, verifier, codec, Lookup().build(verifier, codec).new, static=static)
     if draft_tokenizer is not None:
         check_same_tokens(draft_tokenizer, tokenizer)
-    return Pair(name, verifier, codec, lambda: ModelDrafter(HFModel(draft), codec.vocab_size))
+    new = cached_models(draft, static)
+    return Pair(name, verifier, codec, lambda: ModelDrafter(new(), codec.vocab_size), static=static)
 
 
 def load_pair(

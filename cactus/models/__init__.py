@@ -4,10 +4,12 @@ from cactus.models.adapter import HFModel, check_rewindable, context_length
 from cactus.models.codec import HFCodec, check_same_tokens, eos_ids
 from cactus.models.loading import choose_device, choose_dtype, load_model, load_tokenizer
 from cactus.models.quantized import cheapest
+from cactus.models.static import cached_models
 
 __all__ = [
     "HFCodec",
     "HFModel",
+    "cached_models",
     "cheapest",
     "check_rewindable",
     "check_same_tokens",

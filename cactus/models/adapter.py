@@ -73,22 +73,29 @@ class HFModel:
             raise CactusError(
                 f"{self.length + len(tokens):,} tokens do not fit into the context of {self.context_length:,} tokens"
             )
+        output = self._pass(tokens, keep, want_hidden)
+        self.length += len(tokens)
+        self._synchronize()
+        return output
+
+    def _pass(self, tokens: Sequence[int], keep: int, want_hidden: bool) -> Output:
+        """The forward pass of `feed`."""
         ids = torch.tensor([list(tokens)], device=self.device)  # [1, fed]
         output = self.model(
             input_ids=ids, cache=self._cache, use_cache=True, logits_to_keep=keep, output_hidden_states=want_hidden
         )
-        self.length += len(tokens)
-        hidden = output.hidden_states[-1][0] if want_hidden else None
-        self._synchronize()
-        return Output(output.logits[0].float(), hidden)
+        return Output(output.logits[0].float(), output.hidden_states[-1][0] if want_hidden else None)
 
     def rewind(self, length: int) -> None:
         """Forget all but the first `length` tokens; only tokens fed since the last rewind can be forgotten."""
         if not 0 <= length <= self.length:
             raise CactusError(f"cannot rewind to {length} tokens; the cache holds {self.length}")
-        # A count of 0 matters too: it trims sliding windows to their size.
-        self._cache.crop(length - self.length)
+        self._drop(self.length - length)
         self.length = length
+
+    def _drop(self, count: int) -> None:
+        """The last `count` tokens of the cache. A count of 0 matters too: it trims sliding windows to their size."""
+        self._cache.crop(-count)
 
     def fork(self) -> HFModel:
         """The same model with a copy of the cache."""
