@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cactus.errors import CactusError
+from cactus.settings import DraftLength
 from cactus.trace import Trace
 
 RUNS = Path(__file__).resolve().parent.parent / "assets" / "runs"
@@ -30,7 +31,7 @@ class RecordedRun:
     prompt: str
     method: str
     key: str
-    num_draft_tokens: int
+    num_draft_tokens: DraftLength
     seed: int
     tokens: int
 

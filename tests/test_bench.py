@@ -155,8 +155,8 @@ BAD = {
     "--methods ar:delta=1": "it takes no parameters",
     "--methods sps,sps": "methods: sps is given twice",
     "--methods sps,,ar": "methods is 'sps,,ar'",
-    "--draft-lengths 0": "draft length is 0; whole numbers from 1 to 16",
-    "--draft-lengths 2,x": "draft length is 'x'",
+    "--draft-lengths 0": "num_draft_tokens is 0; whole numbers from 1 to 16",
+    "--draft-lengths 2,x": "num_draft_tokens is 'x'",
     "--draft-lengths 2,2": "draft lengths: 2 is given twice",
     "--pair nope": "pair is 'nope'",
     "--peer vllm": "peer is 'vllm'; transformers are allowed",
@@ -307,7 +307,9 @@ def test_a_peer_is_compared_prompt_by_prompt_at_its_best() -> None:
 def test_repeats_that_differ_are_named() -> None:
     found = [measurement("sps", "p", 1, repeat=repeat, digest=str(repeat)) for repeat in range(2)]
     found += [measurement("sps", "q", 1, repeat=repeat) for repeat in range(2)]
-    assert unequal_repeats(found) == [("sps", "p")]
+    labels = [Label(OURS, "sps")]
+    assert unequal_repeats(found, labels) == [("sps", "p")]
+    assert unequal_repeats(found, [Label(OURS, "sps", "", "auto")]) == []  # goes by measured times
 
 
 @pytest.fixture(scope="module")
@@ -437,7 +439,21 @@ def test_png_files_without_a_browser_say_how_to_get_them(
 
 
 def test_draft_lengths() -> None:
-    assert parse_draft_lengths("2, 4,16") == [2, 4, 16]
+    assert parse_draft_lengths("2, 4,16,auto") == [2, 4, 16, "auto"]
+
+
+def test_an_automatic_draft_length_is_compared_with_the_best_fixed_one(
+    prompts_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert bench(prompts_file, out, "--draft-lengths", "2,4,auto", "--methods", "ar,sps", "--repeat", "1") == 0
+    report = json.loads((out / "report.json").read_text())
+    assert [row["key"] for row in report["rows"]] == ["ar", "sps m=2", "sps m=4", "sps m=auto"]
+    fixed = {row["key"]: row["speedup"]["median"] for row in report["rows"][1:3]}
+    (found,) = report["automatic"]
+    assert (found["ours"], found["peer"]) == ("sps m=auto", max(fixed, key=fixed.get))
+    assert "## Automatic draft length" in (out / "report.md").read_text()
+    assert "auto left out" in capsys.readouterr().out
 
 
 def test_joint_metrics_weigh_the_baseline_by_tokens(finished: Path) -> None:
@@ -453,6 +469,7 @@ def test_equality_in_words(finished: Path) -> None:
     class Some:
         repeats: int
         unequal: list[tuple[str, str]]
+        rows: tuple[()] = ()
 
     assert "not checked" in equality(Some(1, []))  # type: ignore[arg-type]
     assert "did not give equal tokens** in 1 cases: sps on p" in equality(Some(2, [("sps", "p")]))  # type: ignore[arg-type]

@@ -23,13 +23,13 @@ from cactus.bench.plan import Plan, loaded, names, prompts_digest, settle
 from cactus.bench.prompts import PROMPTS, BenchPrompt, pick, read_prompts
 from cactus.bench.report import Report, equality, table, to_csv, to_json, to_markdown
 from cactus.bench.runner import Cell, Race, schedule
-from cactus.bench.summary import against_peers, complete, summarize, unequal_repeats
+from cactus.bench.summary import against_peers, automatic_against_fixed, complete, summarize, unequal_repeats
 from cactus.cli import INTERRUPTED, PROGRAM
 from cactus.commands import pairs
 from cactus.errors import CactusError, UnavailableError
 from cactus.pairs import DEFAULT_PAIR, Pair, find_pair
 from cactus.session import Session
-from cactus.settings import check_whole
+from cactus.settings import DraftLength, check_whole
 from cactus.terminal import ProgressLine
 from cactus.versions import versions
 
@@ -42,7 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--methods", default=METHODS, metavar="LIST", help=f"parameters behind colons; default: {METHODS}"
     )
-    parser.add_argument("--draft-lengths", metavar="LIST", help=f"default: {LENGTHS}; with --long the pair's own")
+    parser.add_argument(
+        "--draft-lengths", metavar="LIST", help=f"numbers or auto; default: {LENGTHS}; with --long the pair's"
+    )
     parser.add_argument("--prompts", type=Path, default=PROMPTS, metavar="FILE", help="JSONL; default: the bundled 80")
     parser.add_argument("--limit", type=int, metavar="N", help="only N prompts, evenly over their kinds")
     parser.add_argument("--repeat", type=int, default=3, metavar="N", help="times each prompt is answered; default: 3")
@@ -84,7 +86,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _plan(
-    args: argparse.Namespace, methods: Sequence[MethodSpec], lengths: Sequence[int], prompts: Sequence[BenchPrompt]
+    args: argparse.Namespace,
+    methods: Sequence[MethodSpec],
+    lengths: Sequence[DraftLength],
+    prompts: Sequence[BenchPrompt],
 ) -> Plan:
     return Plan(
         pair=args.pair,
@@ -183,8 +188,9 @@ def _report(
         partial=not common,
         rows=rows,
         versus=against_peers(chosen, rows),
+        automatic=automatic_against_fixed(chosen, rows),
         notes=notes,
-        unequal=unequal_repeats(measurements),
+        unequal=unequal_repeats(measurements, labels),
         repeats=plan.repeat,
     )
 
@@ -207,7 +213,7 @@ def _write(report: Report, measurements: Sequence[Measurement], folder: Path) ->
 
 def _print(report: Report, remarks: Sequence[str]) -> None:
     lines = [pairs.table(table(report.rows))]
-    for item in report.versus:
+    for item in [*report.automatic, *report.versus]:
         lines.append(f"{item.ours} ÷ {item.peer}: {item.ratio.median:.2f}× wall tokens/s")
     if not report.finished:
         lines.append(f"stopped after {report.done} of {report.planned} conversations; --resume goes on")

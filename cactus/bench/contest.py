@@ -9,6 +9,7 @@ from typing import Protocol
 from cactus.bench.methods import MethodSpec
 from cactus.errors import CactusError
 from cactus.session import RunRequest, Session
+from cactus.settings import DraftLength
 from cactus.trace import Trace
 
 OURS = "cactus"
@@ -17,12 +18,15 @@ Messages = Sequence[dict[str, str]]
 
 @dataclass(frozen=True)
 class Label:
-    """Name of a contestant: whose it is, its method, and its setting of the draft ("m=4", "defaults", "")."""
+    """Name of a contestant: whose it is, its method, and its setting of the draft ("m=4", "defaults", "").
+
+    num_draft_tokens: 0 for plain decoding, None where a peer has its own way.
+    """
 
     family: str
     method: str
     setting: str = ""
-    num_draft_tokens: int | None = None
+    num_draft_tokens: DraftLength | None = None
 
     @property
     def key(self) -> str:
@@ -99,7 +103,7 @@ def from_trace(trace: Trace) -> Answer:
 
 
 def our_contestants(
-    session: Session, template: RunRequest, methods: Sequence[MethodSpec], draft_lengths: Sequence[int]
+    session: Session, template: RunRequest, methods: Sequence[MethodSpec], draft_lengths: Sequence[DraftLength]
 ) -> list[OurContestant]:
     """Every method at every draft length; one that drafts nothing takes part once."""
     made = []

@@ -30,6 +30,7 @@ from cactus.interfaces import TextCodec
 from cactus.metrics import ratio
 from cactus.models import context_length
 from cactus.pairs import Pair
+from cactus.settings import DraftLength
 from cactus.ui.view import View
 
 PROMPT = "Write a very long story about a journey around the world, with many stops and many people."
@@ -98,7 +99,7 @@ class Growth:
     """One method at both places. explained: share of a round's growth that the models' own passes make."""
 
     method: str
-    num_draft_tokens: int
+    num_draft_tokens: DraftLength
     early: Place
     late: Place
 
@@ -119,7 +120,7 @@ class Growth:
 
 
 def run(
-    plan: Plan, methods: Sequence[MethodSpec], lengths: Sequence[int], pair: Pair, folder: Path, command: str
+    plan: Plan, methods: Sequence[MethodSpec], lengths: Sequence[DraftLength], pair: Pair, folder: Path, command: str
 ) -> int:
     """Measure, write long.json and long.md into the folder, print the table."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -162,7 +163,7 @@ def choose_places(pair: Pair) -> tuple[int, int]:
     return PLACES[0], late
 
 
-def round_costs(plan: Plan, method: MethodSpec, length: int, pair: Pair, tokens: int) -> Iterator[RoundCost]:
+def round_costs(plan: Plan, method: MethodSpec, length: DraftLength, pair: Pair, tokens: int) -> Iterator[RoundCost]:
     """The rounds of a text of so many tokens, as they come."""
     rule = make_rule(method.name, **method.params) if method.drafts else None
     endless = replace(pair, codec=Endless(pair.codec))  # type: ignore[arg-type]
@@ -200,13 +201,15 @@ def update_bytes(before: Sequence[str], after: Sequence[str]) -> int:
     )
 
 
-def growth(method: MethodSpec, length: int, costs: Sequence[RoundCost], places: tuple[int, int], pair: Pair) -> Growth:
+def growth(
+    method: MethodSpec, length: DraftLength, costs: Sequence[RoundCost], places: tuple[int, int], pair: Pair
+) -> Growth:
     """The rounds around both places."""
     early, late = (_place(costs, place, length, pair) for place in places)
     return Growth(str(method), length, early, late)
 
 
-def _place(costs: Sequence[RoundCost], place: int, length: int, pair: Pair) -> Place:
+def _place(costs: Sequence[RoundCost], place: int, length: DraftLength, pair: Pair) -> Place:
     near = [cost for cost in costs if abs(cost.begins - place) <= WINDOW]
     near = [cost for cost in near if cost.drafted == length] or near  # whole drafts, where there are any
     if not near:
@@ -223,7 +226,7 @@ def _place(costs: Sequence[RoundCost], place: int, length: int, pair: Pair) -> P
         verify_seconds=median("verify_seconds"),
         judge_seconds=median("judge_seconds"),
         other_seconds=median("other_seconds"),
-        bare_pass_seconds=bare_pass(pair, place, length + 1),
+        bare_pass_seconds=bare_pass(pair, place, 1 + round(median("drafted"))),
         page_bytes=median("page_bytes"),
         page_seconds=median("page_seconds"),
     )

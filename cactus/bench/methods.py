@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from cactus.acceptance import RULES
 from cactus.errors import CactusError
 from cactus.session import METHODS, VERIFIER_ONLY
-from cactus.settings import MAX_DRAFT_TOKENS, check_whole
+from cactus.settings import DraftLength, parse_draft_length
 
 T = TypeVar("T")
 
@@ -64,14 +64,9 @@ def parse_method(text: str) -> MethodSpec:
     return MethodSpec(name, params)
 
 
-def parse_draft_lengths(text: str) -> list[int]:
-    """A comma-separated list of whole numbers in the range of m."""
-    lengths = []
-    for part in _parts("draft lengths", text):
-        value = int(part) if part.isascii() and part.isdigit() else part
-        check_whole("draft length", value, 1, MAX_DRAFT_TOKENS)
-        lengths.append(int(value))
-    return _distinct("draft lengths", lengths)
+def parse_draft_lengths(text: str) -> list[DraftLength]:
+    """A comma-separated list of numbers of tokens, "auto" among them where as many as pay are wanted."""
+    return _distinct("draft lengths", [parse_draft_length(part) for part in _parts("draft lengths", text)])
 
 
 def _parts(what: str, text: str) -> list[str]:

@@ -15,7 +15,7 @@ from cactus.errors import CactusError
 from cactus.pairs import Pair, find_pair
 from cactus.sampling import SamplingParams
 from cactus.session import MAX_NEW_TOKENS, RunRequest
-from cactus.settings import MAX_SEED, check_whole
+from cactus.settings import MAX_SEED, DraftLength, check_whole
 
 FILE = "plan.json"
 MAX_REPEATS = 1000
@@ -31,7 +31,7 @@ class Plan:
 
     pair: str
     methods: tuple[str, ...]
-    draft_lengths: tuple[int, ...]
+    draft_lengths: tuple[DraftLength, ...]
     peers: tuple[str, ...]
     prompts: str
     repeat: int

@@ -60,7 +60,7 @@ def _over_length(rows: Sequence[Row], title: str, y_title: str, attribute: str, 
     figure = _figure(f"{title}: medians over prompts, quartiles", "draft length m", y_title)
     for index, method in enumerate(dict.fromkeys(row.label.method for row in rows)):
         mine = [row for row in rows if row.label.method == method]
-        lengths = [row.label.num_draft_tokens for row in mine]
+        lengths = [str(row.label.num_draft_tokens) for row in mine]
         found = [getattr(row, attribute) for row in mine]
         color = COLORS[index % len(COLORS)]
         marker = {"size": 9, "symbol": SYMBOLS[index % len(SYMBOLS)]}
@@ -74,7 +74,8 @@ def _over_length(rows: Sequence[Row], title: str, y_title: str, attribute: str, 
             figure.add_scatter(x=lengths, y=ideal, name=f"{method}, ideal (formula)", mode="lines", line=dashes)
     if is_speedup:
         figure.add_hline(y=1.0, line={"dash": "dot", "color": COLORS[4], "width": 1}, annotation_text="verifier alone")
-    return figure.update_xaxes(tickvals=sorted({row.label.num_draft_tokens or 0 for row in rows}))
+    lengths = dict.fromkeys(str(row.label.num_draft_tokens) for row in rows)
+    return figure.update_xaxes(type="category", categoryorder="array", categoryarray=list(lengths))
 
 
 def _positions(rows: Sequence[Row]) -> go.Figure:

@@ -12,6 +12,7 @@ from typing import Any
 from cactus.bench.machine import in_words
 from cactus.bench.measurement import Measurement
 from cactus.bench.summary import SHARES, Row, Spread, Versus
+from cactus.settings import AUTO
 
 HOW = (
     "Each prompt is answered by all contestants in turn before the next one comes, the first one changing; every "
@@ -49,6 +50,7 @@ class Report:
     partial: bool
     rows: Sequence[Row]
     versus: Sequence[Versus]
+    automatic: Sequence[Versus]
     notes: Sequence[str]
     unequal: Sequence[tuple[str, str]]
     repeats: int
@@ -146,6 +148,8 @@ def table(rows: Sequence[Row]) -> list[tuple[str, ...]]:
 def to_markdown(report: Report, images: Sequence[str] = ()) -> str:
     """The report for reading. `images`: names of the plots that lie beside it."""
     parts = ["# Benchmark", *_circumstances(report), "## Results", _results(report.rows)]
+    if report.automatic:
+        parts += ["## Automatic draft length against the best fixed one", _versus(report.automatic)]
     if report.versus:
         parts += ["## Against other libraries", _versus(report.versus)]
     parts += ["## Where the time goes", _shares(report.rows)]
@@ -179,6 +183,14 @@ def _circumstances(report: Report) -> list[str]:
 
 def equality(report: Report) -> str:
     """Whether equal seeds gave equal tokens."""
+    if any(row.label.num_draft_tokens == AUTO for row in report.rows):
+        return (
+            f"{_equality(report)}; {AUTO} left out, since it goes by measured times and may draft otherwise each time"
+        )
+    return _equality(report)
+
+
+def _equality(report: Report) -> str:
     if report.repeats < 2:
         return "one repeat only: that equal seeds give equal tokens was not checked"
     if not report.unequal:
@@ -203,7 +215,7 @@ def _results(rows: Sequence[Row]) -> str:
 
 
 def _versus(versus: Sequence[Versus]) -> str:
-    head = ["ours, at its best", "theirs, at its best", "wall tokens/s, ours ÷ theirs", "prompts"]
+    head = ["this", "against", "wall tokens/s, ratio on the same prompt", "prompts"]
     rows = [
         [item.ours, item.peer, f"{item.ratio.median:.2f}× ({item.ratio.low:.2f}–{item.ratio.high:.2f})",
          str(item.ratio.count)]

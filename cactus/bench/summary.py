@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from cactus.bench.contest import OURS, Label
 from cactus.bench.measurement import Measurement
 from cactus.metrics import PositionCount, ratio
+from cactus.settings import AUTO
 
 SHARES = ("drafting", "verifying", "judging", "everything else")
 
@@ -190,28 +191,48 @@ class Versus:
 
 def against_peers(measurements: Sequence[Measurement], rows: Sequence[Row]) -> list[Versus]:
     """Every method of ours at its best against every method of a peer's at its best."""
-    rates = {
-        row.label.key: per_prompt(
-            (item for item in measurements if item.contestant == row.label.key), lambda it: it.wall_tokens_per_second
-        )
-        for row in rows
-        if row.best
-    }
     ours = [row.label for row in rows if row.best and row.label.family == OURS]
     peers = [row.label for row in rows if row.best and row.label.family != OURS]
     found = []
     for peer in peers:
         for own in ours:
-            mine, theirs = rates[own.key], rates[peer.key]
-            if values := spread(mine[prompt] / theirs[prompt] for prompt in mine.keys() & theirs.keys()):
+            if values := _ratios(measurements, own, peer):
                 found.append(Versus(own.key, peer.key, values))
     return found
 
 
-def unequal_repeats(measurements: Iterable[Measurement]) -> list[tuple[str, str]]:
-    """(contestant, prompt) whose repeats with the same seed did not give the same tokens."""
+def automatic_against_fixed(measurements: Sequence[Measurement], rows: Sequence[Row]) -> list[Versus]:
+    """The automatic draft length of each method against its fastest fixed one."""
+    found = []
+    for row in rows:
+        if row.label.num_draft_tokens != AUTO:
+            continue
+        same = [other for other in rows if (other.label.family, other.label.method) == (OURS, row.label.method)]
+        fixed = [other for other in same if other is not row]
+        if fixed and (values := _ratios(measurements, row.label, (best := max(fixed, key=pace)).label)):
+            found.append(Versus(row.label.key, best.label.key, values))
+    return found
+
+
+def _ratios(measurements: Sequence[Measurement], ours: Label, other: Label) -> Spread | None:
+    """Wall tokens per second of one ÷ the other's, prompt by prompt."""
+    mine, theirs = (
+        per_prompt(
+            (item for item in measurements if item.contestant == label.key), lambda it: it.wall_tokens_per_second
+        )
+        for label in (ours, other)
+    )
+    return spread(mine[prompt] / theirs[prompt] for prompt in mine.keys() & theirs.keys())
+
+
+def unequal_repeats(measurements: Iterable[Measurement], labels: Iterable[Label]) -> list[tuple[str, str]]:
+    """(contestant, prompt) whose repeats with the same seed did not give the same tokens.
+
+    An automatic draft length is left out: it goes by measured times, and so do its drafts.
+    """
+    steady = {label.key for label in labels if label.num_draft_tokens != AUTO}
     seen: dict[tuple[str, str], set[str]] = {}
     for item in measurements:
-        if not item.error:
+        if not item.error and item.contestant in steady:
             seen.setdefault((item.contestant, item.prompt), set()).add(item.digest)
     return sorted(key for key, digests in seen.items() if len(digests) > 1)

@@ -18,6 +18,7 @@ from cactus.pairs import DEFAULT_PAIR, find_pair
 from cactus.recorded import RUNS, RecordedRun, write
 from cactus.sampling import SamplingParams
 from cactus.session import RunRequest, Session
+from cactus.settings import parse_draft_length
 from cactus.trace import Trace
 
 METHODS = "ar,sps,tas,cactus:delta=0.2,cactus:delta=1,cactus:delta=10"
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prompt", action="append", default=[], metavar="TEXT", help="may be repeated; default: three short ones"
     )
-    parser.add_argument("--draft-length", type=int, metavar="M", help="default: the pair's")
+    parser.add_argument("--draft-length", metavar="M", help="a number or auto; default: the pair's")
     parser.add_argument("--temperature", type=float, metavar="T", help="default: the pair's")
     parser.add_argument("--max-new-tokens", type=int, default=96, metavar="N", help="default: 96")
     parser.add_argument("--seed", type=int, default=0, help="the same for all; default: 0")
@@ -70,7 +71,9 @@ def _requests(args: argparse.Namespace, methods: Sequence[MethodSpec]) -> Iterat
                     pair=args.pair,
                     method=method.name,
                     params=method.params,
-                    num_draft_tokens=spec.draft_length if args.draft_length is None else args.draft_length,
+                    num_draft_tokens=spec.draft_length
+                    if args.draft_length is None
+                    else parse_draft_length(args.draft_length),
                     sampling=SamplingParams(temperature=temperature),
                     max_new_tokens=args.max_new_tokens,
                     seed=args.seed,
