@@ -75,9 +75,12 @@ class Pair:
         return measure_costs(self.new_verifier(), self.new_drafter(), self.codec.vocab_size)
 
     @cached_property
-    def new_verifier(self) -> Callable[[], CachedModel]:
-        """Makes the verifier with an empty cache."""
+    def _verifiers(self) -> Callable[[], CachedModel]:
         return cached_models(self.model, self.static)
+
+    def new_verifier(self) -> CachedModel:
+        """The verifier with an empty cache."""
+        return self._verifiers()
 
     def new_drafter(self) -> Drafter:
         """The drafter with an empty cache."""
