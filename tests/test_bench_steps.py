@@ -1,0 +1,118 @@
+"""bench --steps: shapes, the check against the CPU, the times and the report."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import tiny
+import torch
+
+from cactus.bench import shapes, steps
+from cactus.bench.shapes import SHAPES, changed, config_of, models_of, parse_changes, random_model
+from cactus.errors import CactusError
+from cactus.models.static import WIDEST, can_be_static
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def folders(tmp_path, monkeypatch):
+    """A verifier's config without weights and a draft model with them."""
+    monkeypatch.setattr(steps, "TRIALS", 2)
+    monkeypatch.setattr(steps, "SMALL_COPY", 1 << 16)
+    tiny.model().config.save_pretrained(tmp_path / "verifier")
+    tiny.near().save_pretrained(tmp_path / "draft")
+    return str(tmp_path / "verifier"), str(tmp_path / "draft")
+
+
+def test_every_listed_shape_is_a_model_that_can_run_on_static_caches_and_has_its_size():
+    millions = {
+        "smollm2-135m": 135, "smollm2-1.7b": 1711, "llama-3.2-1b": 1236, "llama-3.1-8b": 8030, "qwen3-0.6b": 596,
+        "qwen3-8b": 8191, "qwen3-14b": 14768,
+    }  # fmt: skip
+    assert millions.keys() == SHAPES.keys()
+    for name, shape in SHAPES.items():
+        with torch.device("meta"):
+            model = random_model(config_of(name), torch.device("meta"), torch.bfloat16)
+        assert round(model.num_parameters() / 1e6) == millions[name]
+        assert can_be_static(model)
+        assert not shape.draft or SHAPES[shape.draft].sizes["vocab_size"] == shape.sizes["vocab_size"]
+
+
+def test_weights_are_read_where_there_are_any_and_random_where_not(folders):
+    models = models_of(*folders, {}, CPU, torch.float32)
+    assert models.weights == "random weights"
+    assert torch.equal(models.draft.lm_head.weight, tiny.near().lm_head.weight)
+    assert models.verifier.num_parameters() == tiny.model().num_parameters()
+    again = models_of(*folders, {}, CPU, torch.float32).verifier
+    assert torch.equal(models.verifier.lm_head.weight, again.lm_head.weight)
+
+
+def test_without_a_draft_model_a_part_of_the_verifier_stands_for_one(folders):
+    models = models_of(folders[0], None, {"num_hidden_layers": 5, "hidden_size": 64}, CPU, torch.float32)
+    assert [model.config.num_hidden_layers for model in (models.verifier, models.draft)] == [5, 2]
+    assert models.draft.config.hidden_size == 64
+
+
+def test_changes_are_read_and_wrong_ones_named():
+    assert parse_changes("hidden_size=64,num_hidden_layers=3") == {"hidden_size": 64, "num_hidden_layers": 3}
+    assert parse_changes("") == {}
+    for wrong in ("hidden_size", "hidden_size=", "hidden_size=0", "hidden_size=-3", "hidden_size=x"):
+        with pytest.raises(CactusError, match="--config has"):
+            parse_changes(wrong)
+    with pytest.raises(CactusError, match="no size 'hiden_size'"):
+        changed(config_of("qwen3-8b"), {"hiden_size": 64})
+    assert len(changed(config_of("qwen3-8b"), {"num_hidden_layers": 50}).layer_types) == 50
+
+
+def test_what_is_no_source_is_named(monkeypatch):
+    monkeypatch.setattr(
+        shapes.AutoConfig, "from_pretrained", lambda *_, **__: (_ for _ in ()).throw(OSError("no file"))
+    )
+    with pytest.raises(CactusError, match=r"'no/such' is no pair, no shape \(smollm2-135m,.*no file"):
+        config_of("no/such")
+
+
+def test_the_report_has_every_step_and_the_check(folders, tmp_path, capsys):
+    assert steps.run(*folders, {}, "cpu", "float32", tmp_path / "out", "bench --steps") == 0
+    record = json.loads((tmp_path / "out" / "steps.json").read_text("utf-8"))
+    assert [(step["model"], step["width"]) for step in record["steps"]] == [
+        ("draft", 1), *(("verify", width) for width in range(1, WIDEST + 1)),
+    ]  # fmt: skip
+    for step in record["steps"]:
+        assert step["seconds"].keys() == {steps.LAUNCHED, steps.STATIC}
+        assert all(seconds > 0 for seconds in step["seconds"].values())
+        fastest = min(step["seconds"].values())
+        assert step["bandwidth_share"] == pytest.approx(step["weight_bytes"] / record["bandwidth"] / fastest)
+    assert [item["passed"] for item in record["checks"]] == [True, True]
+    assert all(item["tokens"] == item["equal"] == 2 * steps.CHECKED_TOKENS for item in record["checks"])
+    printed = capsys.readouterr().out
+    assert "verify 17" in printed and "equal: verify in float32 (2 of 2 layers)" in printed
+    report = (tmp_path / "out" / "steps.md").read_text("utf-8")
+    assert "| draft 1 |" in report and "bench --steps" in report and "random weights" in report
+
+
+def test_a_device_that_computes_something_else_is_found_out(folders, tmp_path, monkeypatch, capsys):
+    real = steps.ways
+
+    def wrong(model):
+        spoilt = random_model(model.config, CPU, torch.float32, seed=9)
+        return real(spoilt) if model.dtype == torch.float32 else real(model)
+
+    monkeypatch.setattr(steps, "ways", wrong)
+    assert steps.run(*folders, {}, "cpu", "float32", tmp_path / "out", "") == 1
+    assert "NOT EQUAL: draft in float32" in capsys.readouterr().out
+
+
+def test_weights_that_a_pass_reads():
+    tied, untied = tiny.model(tie_word_embeddings=True), tiny.model(tie_word_embeddings=False)
+    assert steps.weight_bytes(tied) == 4 * tied.num_parameters()
+    assert steps.weight_bytes(untied) == 4 * (untied.num_parameters() - 300 * 32)
+
+
+def test_large_models_are_checked_in_part(monkeypatch):
+    monkeypatch.setattr(steps, "CHECKED_WHOLE", 0)
+    monkeypatch.setattr(steps, "CHECKED_LAYERS", 1)
+    found = steps.check("verify", tiny.model(), CPU)
+    assert found.passed and found.layers == "1 of 2 layers"
