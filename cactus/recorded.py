@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from cactus.errors import CactusError
+from cactus.paths import ASSETS
 from cactus.settings import DraftLength
 from cactus.trace import Trace
 
-RUNS = Path(__file__).resolve().parent.parent / "assets" / "runs"
+RUNS = ASSETS / "runs"
 INDEX = "index.json"
 DIGITS = 6
 

@@ -63,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    load = machine.load()
     methods = parse_methods(args.methods)
     peers = [find_peer(name) for name in dict.fromkeys(args.peer)]
     spec = find_pair(args.pair)
@@ -82,7 +83,9 @@ def run(args: argparse.Namespace) -> int:
     contestants: list[Contestant] = [*our_contestants(session, plan.request, methods, lengths)]
     entries = [peer.enter(Task(pair, plan.sampling, plan.max_new_tokens)) for peer in peers]
     contestants += [contestant for entry in entries for contestant in entry.contestants]
-    return _race(args, plan, pair, contestants, prompts, [note for entry in entries for note in entry.notes])
+    return _race(
+        args, plan, pair, contestants, prompts, [_load_note(load), *(note for entry in entries for note in entry.notes)]
+    )
 
 
 def _plan(
@@ -106,6 +109,10 @@ def _plan(
         processor=machine.processor(),
         versions=versions(),
     )
+
+
+def _load_note(load: str) -> str:
+    return f"the machine's load before this command began: {load} (an idle one has less than 0.5)"
 
 
 def _load(session: Session, plan: Plan) -> Pair:

@@ -29,6 +29,11 @@ def describe(device: torch.device) -> dict[str, str | int | float]:
     return facts
 
 
+def load() -> str:
+    """How busy the machine is by itself: processes waiting to run, over the last minute; unknown on some systems."""
+    return f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
+
+
 def in_words(facts: dict[str, str | int | float]) -> str:
     """One line."""
     words = (

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from cactus.bench.methods import MethodSpec
 from cactus.bench.prompts import BenchPrompt
 from cactus.errors import CactusError
@@ -72,13 +74,15 @@ def names(methods: Sequence[MethodSpec]) -> tuple[str, ...]:
 def prompts_digest(prompts: Sequence[BenchPrompt]) -> str:
     """Equal for equal prompts in the same order."""
     text = json.dumps([[prompt.id, prompt.turns] for prompt in prompts])
-    return f"{len(prompts)} prompts, sha256 {hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    count = f"{len(prompts)} prompt{'s' if len(prompts) > 1 else ''}"
+    return f"{count}, sha256 {hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 def loaded(pair: Pair) -> str:
     """Weights, dtypes and device of a loaded pair in words."""
     drafter = f"; drafter's weights held as {pair.draft_weights}" if pair.draft_weights else ""
-    return f"{pair.dtype} on {pair.device}; verifier's weights: {pair.weights}{drafter}"
+    threads = f", {torch.get_num_threads()} threads" if pair.device.type == "cpu" else ""
+    return f"{pair.dtype} on {pair.device}{threads}; verifier's weights: {pair.weights}{drafter}"
 
 
 def settle(plan: Plan, folder: Path, resume: bool) -> None:

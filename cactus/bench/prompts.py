@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from cactus.errors import CactusError
+from cactus.paths import ASSETS
 from cactus.settings import check_text
 
-PROMPTS = Path(__file__).resolve().parents[2] / "assets" / "prompts.jsonl"
+PROMPTS = ASSETS / "prompts.jsonl"
 FIELDS = "an object with id, kind (text) and turns (a list of texts)"
 
 

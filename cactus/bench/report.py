@@ -183,20 +183,14 @@ def _circumstances(report: Report) -> list[str]:
 
 def equality(report: Report) -> str:
     """Whether equal seeds gave equal tokens."""
-    if any(row.label.num_draft_tokens == AUTO for row in report.rows):
-        return (
-            f"{_equality(report)}; {AUTO} left out, since it goes by measured times and may draft otherwise each time"
-        )
-    return _equality(report)
-
-
-def _equality(report: Report) -> str:
     if report.repeats < 2:
         return "one repeat only: that equal seeds give equal tokens was not checked"
+    automatic = any(row.label.num_draft_tokens == AUTO for row in report.rows)
+    besides = f" ({AUTO} left out: it goes by measured times, so its drafts may differ)" if automatic else ""
     if not report.unequal:
-        return "equal seeds gave equal tokens in every repeat"
+        return f"equal seeds gave equal tokens in every repeat{besides}"
     named = "; ".join(f"{contestant} on {prompt}" for contestant, prompt in report.unequal[:5])
-    return f"**equal seeds did not give equal tokens** in {len(report.unequal)} cases: {named}"
+    return f"**equal seeds did not give equal tokens** in {len(report.unequal)} cases{besides}: {named}"
 
 
 def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

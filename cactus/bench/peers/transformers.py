@@ -29,7 +29,7 @@ FAMILY = "transformers"
 ASSISTED: dict[str, dict[str, Any]] = {
     "defaults": {},
     "5 tokens": {"num_assistant_tokens": 5, "assistant_confidence_threshold": 0.0},
-    "5 tokens, confidence 0.4": {"num_assistant_tokens": 5},
+    "2 tokens": {"num_assistant_tokens": 2, "assistant_confidence_threshold": 0.0},
     "5 tokens, heuristic schedule": {
         "num_assistant_tokens": 5,
         "num_assistant_tokens_schedule": "heuristic_transient",
