@@ -106,4 +106,4 @@ class HFModel:
     def _synchronize(self) -> None:
         """Wait for the accelerator, so that the seconds of a round fall where they are spent."""
         if self.device.type != "cpu":
-            torch.accelerator.synchronize()
+            torch.accelerator.synchronize(self.device)

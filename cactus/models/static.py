@@ -13,6 +13,7 @@ made them, while runs come from any thread.
 from __future__ import annotations
 
 import inspect
+import threading
 import warnings
 import weakref
 from collections import deque
@@ -48,26 +49,29 @@ class Recorder(Protocol):
 class CudaRecorder:
     """Captures CUDA graphs on one device, all in one pool of memory."""
 
+    _one_at_a_time = threading.Lock()  # the library can make one capture in a process
+
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.pool = torch.cuda.graph_pool_handle()
+        self._pool = torch.cuda.graph_pool_handle()
+        self._warm_stream, self._stream = torch.cuda.Stream(device), torch.cuda.Stream(device)
 
     def __call__(self, work: Callable[[], Result]) -> tuple[Callable[[], object], Result]:
-        with torch.cuda.device(self.device):
+        graph = torch.cuda.CUDAGraph()
+        # The outer stream context comes back to the present stream, which a capture that fails leaves behind.
+        with self._one_at_a_time, torch.cuda.device(self.device), torch.cuda.stream(torch.cuda.current_stream()):
             self._warm(work)
-            graph = torch.cuda.CUDAGraph()
-            # Of this thread alone: another one may well be copying or allocating meanwhile.
-            with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+            # Errors of this thread alone: another one may well be copying or allocating meanwhile.
+            with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
                 result = work()
         return graph.replay, result
 
     def _warm(self, work: Callable[[], object]) -> None:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        self._warm_stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._warm_stream):
             for _ in range(WARMUP):
                 work()
-        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.current_stream().wait_stream(self._warm_stream)
 
 
 NewRecorder = Callable[[torch.device], Recorder]
@@ -116,9 +120,14 @@ class PositionedLayer(StaticLayer):
         super().__init__(capacity)
         self.position = position
 
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
-    ) -> tuple[Tensor, Tensor]:
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Without the library's marks for a compiler, which is not loaded here."""
+        batch, heads = key_states.shape[:2]
+        self.keys = key_states.new_zeros(batch, heads, self.max_cache_len, key_states.shape[-1])
+        self.values = value_states.new_zeros(batch, heads, self.max_cache_len, value_states.shape[-1])
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self.keys.index_copy_(2, self.position.rows, key_states)
