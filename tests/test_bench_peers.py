@@ -113,6 +113,14 @@ def test_settings_of_one_run_do_not_leak_into_the_next() -> None:
     assert first[1] < first[0]  # five tokens without a confidence threshold draft more than it lets through
 
 
+def test_the_pairs_own_models_keep_their_settings() -> None:
+    pair = tiny.pair(draft="same")
+    before = pair.model.generation_config.to_dict()
+    for contestant in by_method(enter(pair)[0], "assisted"):
+        contestant.answer(MESSAGES, 5)
+    assert pair.model.generation_config.to_dict() == before
+
+
 def test_timing_begins_with_the_first_delivery() -> None:
     for contestant in enter(tiny.pair())[0]:
         answer: Answer = contestant.answer(MESSAGES, 3)

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from cactus.bench import images, long, machine, plots
 from cactus.bench.contest import Contestant, Label, our_contestants
 from cactus.bench.measurement import Measurement, Store
 from cactus.bench.methods import MethodSpec, parse_draft_lengths, parse_methods
-from cactus.bench.peers import PEERS, Task, find_peer
+from cactus.bench.peers import PEERS, Peer, Task, find_peer
 from cactus.bench.plan import Plan, loaded, names, prompts_digest, settle
 from cactus.bench.prompts import PROMPTS, BenchPrompt, pick, read_prompts
 from cactus.bench.report import Report, equality, table, to_csv, to_json, to_markdown
@@ -62,39 +62,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--save-traces", action="store_true", help="keep the trace of every run in DIR/traces")
 
 
+@dataclass(frozen=True)
+class Asked:
+    """The command line, checked."""
+
+    plan: Plan
+    methods: Sequence[MethodSpec]
+    lengths: Sequence[DraftLength]
+    prompts: Sequence[BenchPrompt]
+    peers: Sequence[Peer]
+
+
 def run(args: argparse.Namespace) -> int:
     load = machine.load()
+    asked = _asked(args)
+    session = Session(args.device, args.dtype, max_seconds=math.inf)
+    pair = _load(session, asked.plan)
+    asked = replace(asked, plan=replace(asked.plan, loaded=loaded(pair)))
+    if args.long:
+        return long.run(asked.plan, asked.methods, asked.lengths, pair, args.out, _command(args))
+    settle(asked.plan, args.out, args.resume)
+    contestants, notes = _contestants(asked, session, pair)
+    return _race(args, asked, pair, contestants, [_load_note(load), *notes])
+
+
+def _asked(args: argparse.Namespace) -> Asked:
     methods = parse_methods(args.methods)
     peers = [find_peer(name) for name in dict.fromkeys(args.peer)]
-    spec = find_pair(args.pair)
-    lengths = parse_draft_lengths(args.draft_lengths or (str(spec.draft_length) if args.long else LENGTHS))
+    default = str(find_pair(args.pair).draft_length) if args.long else LENGTHS
+    lengths = parse_draft_lengths(default if args.draft_lengths is None else args.draft_lengths)
     if args.limit is not None:
         check_whole("limit", args.limit, 1, None)
     prompts = pick(read_prompts(args.prompts), args.limit)
-    session = Session(args.device, args.dtype, max_seconds=math.inf)
-    plan = _plan(args, methods, lengths, prompts)
     if args.out.exists() and not args.out.is_dir():
         raise CactusError(f"--out is {str(args.out)!r}; a folder is needed")
-    pair = _load(session, plan)
-    plan = replace(plan, loaded=loaded(pair))
-    if args.long:
-        return long.run(plan, methods, lengths, pair, args.out, _command(args))
-    settle(plan, args.out, args.resume)
-    contestants: list[Contestant] = [*our_contestants(session, plan.request, methods, lengths)]
-    entries = [peer.enter(Task(pair, plan.sampling, plan.max_new_tokens)) for peer in peers]
-    contestants += [contestant for entry in entries for contestant in entry.contestants]
-    return _race(
-        args, plan, pair, contestants, prompts, [_load_note(load), *(note for entry in entries for note in entry.notes)]
-    )
-
-
-def _plan(
-    args: argparse.Namespace,
-    methods: Sequence[MethodSpec],
-    lengths: Sequence[DraftLength],
-    prompts: Sequence[BenchPrompt],
-) -> Plan:
-    return Plan(
+    plan = Plan(
         pair=args.pair,
         methods=names(methods),
         draft_lengths=tuple(lengths),
@@ -109,6 +111,16 @@ def _plan(
         processor=machine.processor(),
         versions=versions(),
     )
+    return Asked(plan, methods, lengths, prompts, peers)
+
+
+def _contestants(asked: Asked, session: Session, pair: Pair) -> tuple[list[Contestant], list[str]]:
+    """All who take part, and what is to be known of the peers among them."""
+    plan = asked.plan
+    entries = [peer.enter(Task(pair, plan.sampling, plan.max_new_tokens)) for peer in asked.peers]
+    ours = our_contestants(session, plan.request, asked.methods, asked.lengths)
+    theirs = [contestant for entry in entries for contestant in entry.contestants]
+    return [*ours, *theirs], [note for entry in entries for note in entry.notes]
 
 
 def _load_note(load: str) -> str:
@@ -124,14 +136,10 @@ def _load(session: Session, plan: Plan) -> Pair:
 
 
 def _race(
-    args: argparse.Namespace,
-    plan: Plan,
-    pair: Pair,
-    contestants: Sequence[Contestant],
-    prompts: Sequence[BenchPrompt],
-    notes: Sequence[str],
+    args: argparse.Namespace, asked: Asked, pair: Pair, contestants: Sequence[Contestant], notes: Sequence[str]
 ) -> int:
-    cells = list(schedule(contestants, prompts, plan.repeat, plan.seed))
+    plan = asked.plan
+    cells = list(schedule(contestants, asked.prompts, plan.repeat, plan.seed))
     race = Race(Store(args.out / "measurements.jsonl"), args.out / "traces" if args.save_traces else None)
     stopped = _run(race, cells)
     measurements = race.store.read()

@@ -130,7 +130,7 @@ def run(
     with tqdm(total=len(contests) * (places[1] + WINDOW), unit="token") as bar:
         for method, length in contests:
             bar.set_description_str(f"{method} m={length}" if length else str(method))
-            costs = []
+            costs: list[RoundCost] = []
             for cost in round_costs(plan, method, length, pair, places[1] + WINDOW):
                 bar.update(max(0, cost.begins - (costs[-1].begins if costs else 0)))
                 costs.append(cost)

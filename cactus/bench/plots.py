@@ -74,8 +74,8 @@ def _over_length(rows: Sequence[Row], title: str, y_title: str, attribute: str, 
             figure.add_scatter(x=lengths, y=ideal, name=f"{method}, ideal (formula)", mode="lines", line=dashes)
     if is_speedup:
         figure.add_hline(y=1.0, line={"dash": "dot", "color": COLORS[4], "width": 1}, annotation_text="verifier alone")
-    lengths = dict.fromkeys(str(row.label.num_draft_tokens) for row in rows)
-    return figure.update_xaxes(type="category", categoryorder="array", categoryarray=list(lengths))
+    categories = list(dict.fromkeys(str(row.label.num_draft_tokens) for row in rows))
+    return figure.update_xaxes(type="category", categoryorder="array", categoryarray=categories)
 
 
 def _positions(rows: Sequence[Row]) -> go.Figure:

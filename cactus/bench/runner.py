@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from cactus.bench.contest import Answer, Contestant
 from cactus.bench.measurement import Measurement, Store, measure
@@ -69,7 +70,7 @@ class Race:
         self.store.append(self._measure(cell))
 
     def _measure(self, cell: Cell) -> Measurement:
-        where = {
+        where: dict[str, Any] = {
             "contestant": cell.contestant.label.key,
             "prompt": cell.prompt.id,
             "kind": cell.prompt.kind,

@@ -75,13 +75,11 @@ def assistant_of(task: Task) -> tuple[PreTrainedModel | None, str]:
     drafter = task.pair.new_drafter()
     if not isinstance(drafter, ModelDrafter) or not isinstance(drafter.model, HFModel):
         return None, f"{type(drafter).__name__} is no causal language model, so assisted generation is left out"
-    model = drafter.model.model
+    assistant = copy.copy(drafter.model.model)  # its settings are changed from run to run, the pair's own stay
     if drafter.token_ids is None:
-        return model, ""
-    widened = copy.copy(model)
-    widened._modules = dict(model._modules) | {"lm_head": task.pair.model.get_output_embeddings()}
-    widened.generation_config = copy.deepcopy(model.generation_config)
-    return widened, WIDENED
+        return assistant, ""
+    assistant._modules = dict(assistant._modules) | {"lm_head": task.pair.model.get_output_embeddings()}
+    return assistant, WIDENED
 
 
 def _weights_note(task: Task, assistant: PreTrainedModel | None) -> str:
@@ -151,7 +149,7 @@ class Generate:
         devices = [model.device] if model.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), torch.inference_mode(), _quiet():
             torch.manual_seed(seed)
-            output = model.generate(
+            output = model.generate(  # type: ignore[operator]
                 input_ids=ids,
                 attention_mask=torch.ones_like(ids),
                 generation_config=self._config(limit),
