@@ -31,6 +31,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "generate": Command("cactus.commands.generate", "stream text, tokens marked by what became of them"),
     "compare": Command("cactus.commands.compare", "one prompt under several methods, side by side, as a table"),
+    "trade": Command("cactus.commands.trade", "what methods accept at equal divergence, over many runs"),
     "bench": Command("cactus.bench.command", "measure methods against each other and against other libraries"),
     "acceptance": Command("cactus.training.acceptance_command", "how often a pair's drafts are accepted, by position"),
     "pairs": Command("cactus.commands.pairs", "list the model pairs"),
