@@ -1,6 +1,5 @@
 // The theory lab: keeps what was entered, asks the server what follows from it, and shows the answer.
-"use strict";
-window.Cactus = window.Cactus || {};
+"use strict"; window.Cactus = window.Cactus || {};
 
 Cactus.made = (tag, given, event, listen) => {
   const node = Object.assign(document.createElement(tag), given);

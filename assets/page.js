@@ -1,6 +1,5 @@
 // Tiles, notes, errands of the server, and the page's keys.
-"use strict";
-window.Cactus = window.Cactus || {};
+"use strict"; window.Cactus = window.Cactus || {};
 
 // Calls draw(value) with the parsed value now and whenever it changes.
 Cactus.parsed = (props, watch, draw) => {

@@ -1,6 +1,5 @@
 // Figures, drawn by Plotly.react, so that zoom and pan survive. A live plot is a bare figure and points for it.
-"use strict";
-window.Cactus = window.Cactus || {};
+"use strict"; window.Cactus = window.Cactus || {};
 
 // One figure in one node, in the colours of the page: shown anew, with points appended, or with points replaced.
 Cactus.canvas = (node) => {
@@ -50,9 +49,8 @@ Cactus.canvas = (node) => {
   return {
     show: (fresh) => { figure = fresh; run += 1; touch(); },
     extend: (points) => {
-      for (const [index, added] of Object.entries(points)) {
-        for (const [name, values] of Object.entries(added)) figure.data[index][name].push(...values);
-      }
+      const add = ([index, added]) => Object.entries(added).forEach(([name, values]) => figure.data[index][name].push(...values));
+      Object.entries(points).forEach(add);
       touch();
     },
     replace: (points) => {

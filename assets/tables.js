@@ -1,8 +1,8 @@
 // Tables of cells: text, or { text, share (a bar), kind, title }. The first column names the row.
-"use strict";
-window.Cactus = window.Cactus || {};
+"use strict"; window.Cactus = window.Cactus || {};
 
 Cactus.fillTable = (box, { head, rows, note }) => {
+  if (!head.length) return void box.replaceChildren();
   const cell = (tag, given) => {
     const { text, share, kind, title } = given.text === undefined ? { text: given } : given;
     const node = Cactus.node(tag, kind || "", text);

@@ -1,6 +1,5 @@
 // The text of a run, token by token. Reads append-only lines of JSON; text goes in as text, never as markup.
-"use strict";
-window.Cactus = window.Cactus || {};
+"use strict"; window.Cactus = window.Cactus || {};
 
 // Calls read(record) for every line that is new; a value that does not continue the last one starts afresh.
 Cactus.follow = (props, watch, read) => {
@@ -49,11 +48,15 @@ Cactus.tokens = (element, props, watch, pick) => {
   const find = (selector) => element.querySelector(selector);
   const stream = find(".stream"), body = find(".stream-body"), text = find(".stream-text"), card = find(".token-card");
   const legend = [...element.querySelectorAll(".legend button")];
+  card.id = `token-card-${Cactus.cards = (Cactus.cards || 0) + 1}`;
   const emitted = new Set(["accepted", "recovered", "bonus", "sampled"]);
   let labels = [], records = [], current = null, stepped = null;
 
   const nodes = () => text.children;
-  const state = (name) => { document.documentElement.dataset.cactus = stream.dataset.state = name; };
+  const state = (name) => {
+    stream.dataset.state = name;
+    if (pick) document.documentElement.dataset.cactus = name; // the Playground's own, not a lane
+  };
 
   const restart = () => {
     hide();
@@ -89,7 +92,7 @@ Cactus.tokens = (element, props, watch, pick) => {
     state("waiting");
   };
 
-  Cactus.say = (line) => { find(".stream-end").textContent = line; };
+  if (pick) Cactus.say = (line) => { find(".stream-end").textContent = line; };
 
   const read = (record) => {
     if (!record) return restart();
@@ -103,6 +106,8 @@ Cactus.tokens = (element, props, watch, pick) => {
     else if (record.end !== undefined) {
       find(".stream-end").textContent = record.end;
       stream.classList.toggle("failed", record.failed);
+      const parted = [...nodes()].find((node, index) => records[index][3] === record.parts && emitted.has(node.dataset.status));
+      if (parted) parted.classList.add("parts");
       state("done");
     }
     if (follows) body.scrollTop = body.scrollHeight;
@@ -210,7 +215,7 @@ Cactus.tokens = (element, props, watch, pick) => {
   text.addEventListener("focusin", (event) => {
     const node = event.target.closest(".tok");
     if (!node) return;
-    node.setAttribute("aria-describedby", "token-card");
+    node.setAttribute("aria-describedby", card.id);
     show(node);
   });
   text.addEventListener("focusout", hide);
@@ -241,6 +246,7 @@ Cactus.tokens = (element, props, watch, pick) => {
     button.addEventListener("click", () => step(button.dataset.step, Number(button.dataset.way)));
   }
   find(".stream-steps").addEventListener("focusout", hide);
+  find(".to-lab").hidden = !pick;
   find(".to-lab").addEventListener("click", () => pick({ index: Number(stepped.dataset.index) }));
   find(".copy-text").addEventListener("click", (event) => {
     const clean = records.filter((record) => emitted.has(record[2])).map((record) => record[1]).join("");

@@ -10,6 +10,7 @@ from typing import Any
 
 import gradio as gr
 
+from cactus import compare
 from cactus.sampling import SamplingParams
 from cactus.session import RunRequest
 from cactus.ui.desk import Runs
@@ -66,6 +67,48 @@ class Endpoints:
         finally:
             stop.set()
         yield live.trace.text, json.loads(live.trace.to_json())
+
+    def compare(  # type: ignore[misc]  # as above
+        self,
+        prompt: str,
+        lanes: list[str] | None = None,
+        pair: str = RunRequest.pair,
+        draft_length: int = 5,
+        temperature: float = 0.7,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        max_new_tokens: int = 128,
+        seed: int | None = None,
+        system: str = "",
+    ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Run one prompt and seed under several methods, the verifier alone first, one after another.
+
+        Gives a table, one row a lane, and all traces. Until then, an empty table and which lane is running, once a
+        second. `lanes`: up to three such as "sps", "cactus:delta=1" or "cactus_exact:delta=0.5:divergence=js:m=8".
+        """
+        try:
+            request = RunRequest(
+                pair=pair, num_draft_tokens=draft_length, max_new_tokens=max_new_tokens, seed=seed, prompt=prompt,
+                system=system, sampling=SamplingParams(temperature=temperature, top_p=top_p, top_k=top_k),
+            )  # fmt: skip
+            yield from self._race(compare.lane_requests(request, lanes or compare.USUAL))
+        except ValueError as error:
+            raise gr.Error(str(error), print_exception=False) from error
+
+    def _race(self, requests: list[RunRequest]) -> Iterator[tuple[list[dict[str, Any]], dict[str, Any]]]:
+        stop = threading.Event()
+        due, traces = 0.0, {}
+        try:
+            for lane, trace in compare.race(self.session, requests, stop):
+                traces[lane] = trace
+                if time.monotonic() >= due:
+                    yield [], {"lane": lane + 1, "round": len(trace.rounds)}
+                    due = time.monotonic() + PROGRESS_SECONDS
+        finally:
+            stop.set()
+        lanes = tuple(traces.values())
+        whole = compare.Comparison(lanes=lanes)
+        yield [result.as_dict() for result in compare.results(lanes)], json.loads(whole.to_json())
 
     def pairs(self) -> list[dict[str, Any]]:
         """The model pairs: name, label, size, where each runs, whether it is loaded, what it needs."""

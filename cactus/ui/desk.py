@@ -51,6 +51,8 @@ class Visit:
         self.show = Show()
         self.show.over.set()
         self._beside: list[Show] = []
+        self.lesson: Show | None = None
+        self.compared: list[Trace] = []  # the lanes of the last comparison
 
     def begin(self) -> Show:
         """Stop what was going on in this tab and start afresh."""
@@ -64,10 +66,15 @@ class Visit:
         self._beside.append(Show())
         return self._beside[-1]
 
+    def halt_beside(self) -> None:
+        """Stop what goes on next to what is shown."""
+        for show in self._beside:
+            show.stop.set()
+
     def halt(self) -> None:
         """Stop everything that goes on in this tab."""
-        for show in (self.show, *self._beside):
-            show.stop.set()
+        self.show.stop.set()
+        self.halt_beside()
 
     def end(self) -> None:
         """Stop what is going on in this tab and forget it."""

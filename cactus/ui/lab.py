@@ -72,9 +72,8 @@ def build_lab() -> gr.HTML:
     return widget("lab", "lab", opening(), markup("lab.html"), server=(derive,))
 
 
-def opening(position: Position | None = None) -> str:
-    """What the lab starts with: the rules and what can be set, the presets, and the position of a run that was sent."""
-    first = theory.PRESETS[0]
+def opening(position: Position | None = None, preset: theory.Preset = theory.PRESETS[0]) -> str:
+    """What the lab starts with: the rules and what can be set, the presets, a preset or a position that was sent."""
     record = {
         "presets": [asdict(preset) for preset in theory.PRESETS],
         "rules": [
@@ -86,10 +85,10 @@ def opening(position: Position | None = None) -> str:
         "figures": [json.loads(figure) for figure in figures()],
         "quantities": [{"name": name, "label": label, "title": title} for name, (label, title) in QUANTITIES.items()],
         "limits": [theory.FEWEST, theory.MOST],
-        "rows": _rows(position) if position else _rows(first),
-        "drafted": (position or first).drafted,
-        "note": _estimates(position) if position else first.shows,
-        "preset": "" if position else first.name,
+        "rows": _rows(position or preset),
+        "drafted": (position or preset).drafted,
+        "note": _estimates(position) if position else preset.shows,
+        "preset": "" if position else preset.name,
     }  # fmt: skip
     return json.dumps(record, ensure_ascii=False).replace("<", "\\u003c")
 

@@ -8,10 +8,12 @@ import gradio as gr
 
 from cactus.ui import theme
 from cactus.ui.api import Endpoints
+from cactus.ui.compare import build_compare, wire_compare
 from cactus.ui.controls import build_controls
 from cactus.ui.desk import Desk, Loader, Runs
 from cactus.ui.events import AT_ONCE, MODEL, PRIVATE, QUIET
 from cactus.ui.lab import LabHandlers, build_lab
+from cactus.ui.learn import build_learn, wire_learn
 from cactus.ui.live import LiveHandlers
 from cactus.ui.page import PageHandlers, new_seed
 from cactus.ui.parts import Parts, markup
@@ -38,19 +40,26 @@ def build(session: Runs, loader: Loader | None = None) -> gr.Blocks:
                     build_controls(parts, session, loader)
                 with gr.Column(elem_id="stage", min_width=320, scale=1):
                     build_stage(parts)
+            with gr.Tab("Compare", id="compare"):
+                lanes = build_compare()
             with gr.Tab("Theory lab", id="lab"):
                 lab = build_lab()
             with gr.Tab("What if", id="whatif") as whatif_tab:
                 whatif = build_whatif()
+            with gr.Tab("Learn", id="learn") as learn_tab:
+                learn = build_learn()
         desk = Desk()
         live = LiveHandlers(session, loader, desk)
         picked = [lab, tabs, parts.other["errand"]]
+        wire_compare(lanes, parts, live, desk)
+        wire_learn(learn, learn_tab, tabs, parts, lab, lanes, desk)
         wire_whatif(whatif, whatif_tab, live, desk)
         parts.shown[0].pick(LabHandlers(desk).pick, None, picked, **AT_ONCE)
         run = _wire_runs(demo, parts, live, ReplayHandlers(desk))
         _wire_page(demo, parts, PageHandlers(session, loader, desk), run)
         endpoints = Endpoints(session)
         gr.api(endpoints.generate, api_name="generate", **MODEL)
+        gr.api(endpoints.compare, api_name="compare", **MODEL)
         gr.api(endpoints.pairs, api_name="pairs", concurrency_limit=None)
     return demo.queue(max_size=QUEUE_PLACES)
 

@@ -15,7 +15,7 @@ from cactus.ui.settings import methods
 def note(*lines: str, share: float | None = None, busy: bool = False, bad: bool = False) -> str:
     """Lines of plain text; with a progress bar while `busy` (`share` is None where the end is not known)."""
     record = {"lines": [line for line in lines if line], "share": share, "busy": busy, "bad": bad}
-    return json.dumps(record, ensure_ascii=False)
+    return json.dumps(record, ensure_ascii=False).replace("<", "\\u003c")
 
 
 def method_note(name: object) -> str:

@@ -84,7 +84,7 @@ class ReplayHandlers:
         factor = SPEEDS.get(speed, 1.0)
         try:
             yield show.view.shown()
-            async for shown in _paced(show, show.view, trace, factor):
+            async for shown in paced(show, show.view, trace, factor):
                 yield shown
         finally:
             if factor and show.view.tally.rounds < len(trace.rounds):
@@ -93,7 +93,7 @@ class ReplayHandlers:
             show.over.set()
 
 
-async def _paced(show: Show, view: View, trace: Trace, factor: float) -> AsyncIterator[Shown]:
+async def paced(show: Show, view: View, trace: Trace, factor: float) -> AsyncIterator[Shown]:
     """The rounds when they are due; several at once where they come faster than the page is updated."""
     if not factor:
         return

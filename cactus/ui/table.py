@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +23,11 @@ def bar(prob: float) -> Cell:
     return cell(
         number(round(prob, 12) + 0.0) or "", share=round(min(1.0, max(0.0, prob)), 4) if math.isfinite(prob) else None
     )
+
+
+def to_json(shown: dict[str, Any]) -> str:
+    """A table as the value of a component, inert in HTML."""
+    return json.dumps(shown, ensure_ascii=False).replace("<", "\\u003c")
 
 
 def table(head: Sequence[Cell], rows: Sequence[Sequence[Cell]], note: str = "") -> dict[str, Any]:

@@ -60,9 +60,9 @@ def build_whatif() -> WhatIfParts:
             with gr.Group(elem_classes="card"):
                 about = widget("note", "whatif-run", note(NO_RUN))
                 _choice(parts)
-                with gr.Row():
-                    parts.rerun = gr.Button("Run it for real", elem_id="whatif-rerun", variant="primary", min_width=120)
-                    parts.stop = gr.Button("Stop", elem_id="whatif-stop", min_width=60)
+            with gr.Row(elem_classes="actions"):
+                parts.rerun = gr.Button("Run it for real", elem_id="whatif-rerun", variant="primary", min_width=120)
+                parts.stop = gr.Button("Stop", elem_id="whatif-stop", min_width=60)
             told = widget("note", "whatif-told")
         with gr.Column(elem_classes="main", min_width=320, scale=1):
             with gr.Row(elem_classes="figures"):
@@ -94,9 +94,8 @@ def wire_whatif(parts: WhatIfParts, tab: gr.Tab, live: LiveHandlers, desk: Desk)
     parts.rule.change(_visible, parts.rule, parts.groups, **AT_ONCE)
     for given in parts.row():
         given.change(handlers.choose, parts.row(), parts.shown[1:-1], **latest)
-    going = parts.rerun.click(
-        handlers.rerun, parts.row(), parts.shown[1:-1], show_progress="hidden", **MODEL, **PRIVATE
-    )
+    waiting = {"show_progress": "minimal", "show_progress_on": parts.shown[1]}
+    going = parts.rerun.click(handlers.rerun, parts.row(), parts.shown[1:-1], **waiting, **MODEL, **PRIVATE)
     parts.stop.click(None, None, None, cancels=[going], **AT_ONCE)
 
 
