@@ -14,6 +14,8 @@ from cactus.bench.long import Growth, Place, RoundCost, update_bytes
 from cactus.bench.methods import parse_method
 from cactus.errors import CactusError
 
+SPS = parse_method("sps")
+
 
 @pytest.fixture(autouse=True)
 def tiny_pair(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,6 +46,23 @@ def test_the_rounds_around_both_places_are_compared(tmp_path, capsys: pytest.Cap
         assert sum(parts) == pytest.approx(late["round_seconds"], rel=0.5)
         assert late["page_bytes"] < 1.3 * early["page_bytes"]  # what a round sends does not grow with the text
     assert "60 → 240" in (tmp_path / "long.md").read_text() and "60 → 240" in capsys.readouterr().out
+
+
+def test_ctrl_c_keeps_the_methods_that_are_finished(
+    tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = long.round_costs
+
+    def interrupted(plan, method, *rest):
+        if method.name == "sps":
+            raise KeyboardInterrupt
+        return real(plan, method, *rest)
+
+    monkeypatch.setattr(long, "round_costs", interrupted)
+    assert cli.main(["bench", "--long", "--methods", "ar,sps", "--out", str(tmp_path)]) == 130
+    assert [item["method"] for item in json.loads((tmp_path / "long.json").read_text())["methods"]] == ["ar"]
+    monkeypatch.setattr(long, "round_costs", lambda *rest: interrupted(*rest[:1], SPS, *rest[2:]))
+    assert cli.main(["bench", "--long", "--methods", "ar", "--out", str(tmp_path / "none")]) == 130
 
 
 def test_rounds_belong_to_the_place_they_begin_near(monkeypatch: pytest.MonkeyPatch) -> None:

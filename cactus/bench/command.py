@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tqdm import tqdm
-
 from cactus.bench import images, long, machine, plots
+from cactus.bench.bars import bar
 from cactus.bench.contest import Contestant, Label, our_contestants
 from cactus.bench.measurement import Measurement, Store
 from cactus.bench.methods import MethodSpec, parse_draft_lengths, parse_methods
@@ -154,14 +153,12 @@ def _race(
 def _run(race: Race, cells: Sequence[Cell]) -> bool:
     """Run what is still to be run; whether Ctrl-C ended it."""
     waiting = race.waiting(cells)
-    style = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}]"
-    pause = 0.2 if sys.stderr.isatty() else 60.0  # a log wants fewer lines
-    with tqdm(total=len(cells), initial=len(cells) - len(waiting), bar_format=style, mininterval=pause) as bar:
+    with bar(len(cells), len(cells) - len(waiting)) as progress:
         try:
             for cell in waiting:
-                bar.set_description_str(f"{cell.prompt.id}, {cell.contestant.label.key}", refresh=False)
+                progress.set_description_str(f"{cell.prompt.id}, {cell.contestant.label.key}", refresh=False)
                 race.run(cell)
-                bar.update()
+                progress.update()
         except KeyboardInterrupt:
             return True
     return False

@@ -16,13 +16,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from cactus.acceptance import make_rule
 from cactus.bench import machine
+from cactus.bench.bars import bar
 from cactus.bench.machine import in_words
 from cactus.bench.methods import MethodSpec
 from cactus.bench.plan import Plan
+from cactus.cli import INTERRUPTED
 from cactus.commands import pairs
 from cactus.decoding import decode
 from cactus.errors import CactusError
@@ -124,17 +124,10 @@ def run(
 ) -> int:
     """Measure, write long.json and long.md into the folder, print the table."""
     folder.mkdir(parents=True, exist_ok=True)
-    places = choose_places(pair)
     contests = [(method, length) for method in methods for length in (lengths if method.drafts else (0,))]
-    found = []
-    with tqdm(total=len(contests) * (places[1] + WINDOW), unit="token") as bar:
-        for method, length in contests:
-            bar.set_description_str(f"{method} m={length}" if length else str(method))
-            costs: list[RoundCost] = []
-            for cost in round_costs(plan, method, length, pair, places[1] + WINDOW):
-                bar.update(max(0, cost.begins - (costs[-1].begins if costs else 0)))
-                costs.append(cost)
-            found.append(growth(method, length, costs, places, pair))
+    found, stopped = _measure(plan, contests, pair)
+    if not found:
+        return INTERRUPTED
     record = {
         "command": command,
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -147,7 +140,25 @@ def run(
     (folder / "long.json").write_text(json.dumps(record, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     (folder / "long.md").write_text(to_markdown(record, found), encoding="utf-8")
     sys.stdout.write(pairs.table(table(found)) + f"\nreport: {folder / 'long.md'}\n")
-    return 0
+    return INTERRUPTED if stopped else 0
+
+
+def _measure(plan: Plan, contests: Sequence[tuple[MethodSpec, DraftLength]], pair: Pair) -> tuple[list[Growth], bool]:
+    """One method after the other; what is finished, and whether Ctrl-C ended it."""
+    places = choose_places(pair)
+    found: list[Growth] = []
+    with bar(len(contests) * (places[1] + WINDOW)) as progress:
+        try:
+            for method, length in contests:
+                progress.set_description_str(f"{method} m={length}" if length else str(method), refresh=False)
+                costs: list[RoundCost] = []
+                for cost in round_costs(plan, method, length, pair, places[1] + WINDOW):
+                    progress.update(cost.begins - (costs[-1].begins if costs else 0))
+                    costs.append(cost)
+                found.append(growth(method, length, costs, places, pair))
+        except KeyboardInterrupt:
+            return found, True
+    return found, False
 
 
 def choose_places(pair: Pair) -> tuple[int, int]:
