@@ -42,7 +42,7 @@ def assert_same(found, wanted):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("attention", static.ATTENTION)
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_feeds_of_every_length_give_the_logits_and_hidden_states_of_a_growing_cache(family, attention, recorder):
     with torch.random.fork_rng():
         model = tiny.FAMILIES[family](**{**tiny.SIZES, "vocab_size": 300, "attn_implementation": attention})
@@ -78,6 +78,25 @@ def test_fault_13_logits_after_each_of_200_random_rewinds_are_those_of_a_fresh_f
         assert ours.length == len(held)
 
 
+def test_grouped_queries_see_what_each_alone_would_see_and_no_key_is_copied(monkeypatch):
+    seen = []
+    attend = torch.nn.functional.scaled_dot_product_attention
+
+    def watched(query, key, *given, **named):
+        seen.append((query.shape[1:3], key.shape[1]))
+        return attend(query, key, *given, **named)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+    model = StaticPool(tiny.model()).new()
+    model.feed(PROMPT)
+    assert set(seen[tiny.SIZES["num_hidden_layers"] :]) == {((2, 2 * len(PROMPT)), 2)}  # 2 of 4 heads share a key head
+    plain = HFModel(tiny.model())  # the same model, as the library would have it
+    plain.feed(PROMPT)
+    seen.clear()
+    plain.feed(PROMPT)
+    assert {key_heads for _, key_heads in seen} == {4}
+
+
 def test_graphs_are_made_once_for_a_length_and_replayed_from_then_on():
     made: list[TapeRecorder] = []
 
@@ -101,6 +120,19 @@ def test_a_pool_prepared_ahead_makes_no_graph_in_a_run():
     model.feed(text(100))
     assert model._slot.widths == list(range(1, WIDEST + 1))
     assert_same(model.feed([8]).logits, HFModel(tiny.model()).feed([*text(100), 8]).logits)
+
+
+def test_a_run_gets_the_slot_with_most_graphs_and_its_fork_another():
+    pool = StaticPool(tiny.model(), TapeRecorder)
+    pool.prepare()
+    for _ in range(3):
+        model = pool.new()
+        model.feed(text(100))
+        fork = model.fork()
+        fork.feed([8])
+        assert (len(model._slot.widths), fork._slot.widths) == (WIDEST, [1])
+        del fork
+        del model
 
 
 def test_what_cannot_be_recorded_is_launched_and_said():
@@ -191,7 +223,7 @@ def test_runs_by_turns_do_not_mix_and_a_later_run_finds_nothing_of_an_earlier_on
     for seed, run in enumerate(runs):
         assert_same(run.feed([8]).logits, HFModel(tiny.model()).feed([*text(30, seed), 8]).logits)
     slots = {id(run._slot) for run in runs}
-    for layer in runs[0]._slot._cache.layers:
+    for layer in runs[0]._slot._layers:
         with torch.inference_mode():
             layer.keys.fill_(float("nan"))  # as a run leaves them that ended in NaN
             layer.values.fill_(float("nan"))

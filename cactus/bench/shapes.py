@@ -153,7 +153,8 @@ def random_model(
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     check_rewindable(model)
-    return model.to(device).eval().requires_grad_(False)
+    model.to(device)  # type: ignore[arg-type]
+    return model.eval().requires_grad_(False)
 
 
 def parse_changes(text: str) -> dict[str, int]:

@@ -133,7 +133,7 @@ def check(name: str, model: PreTrainedModel, device: torch.device) -> Check:
     if model.num_parameters() > CHECKED_WHOLE:
         layers = min(layers, CHECKED_LAYERS)
     reference = random_model(changed(config, {"num_hidden_layers": layers}), torch.device("cpu"), torch.float32)
-    there = copy.deepcopy(reference).to(device)
+    there = copy.deepcopy(reference).to(device)  # type: ignore[arg-type]
     make = list(ways(there).values())[-1]
     wanted, found = (_greedy(new, config.vocab_size) for new in (lambda: HFModel(reference), make))
     return Check(

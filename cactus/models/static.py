@@ -12,6 +12,7 @@ made them, while runs come from any thread.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import threading
 import warnings
@@ -26,6 +27,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, StaticLayer
 
 from cactus.interfaces import CachedModel, Output
+from cactus.models import grouped
 from cactus.models.adapter import HFModel, context_length
 
 WIDEST = 17  # tokens fed at once by way of a graph: sixteen drafted ones and the one before them
@@ -34,7 +36,7 @@ SMALLEST = 256  # tokens a cache holds
 SLACK = 512  # tokens that a first feed should leave room for
 IDLE = 4  # caches kept for later runs
 WARMUP = 2  # passes before a capture: libraries allocate workspaces and choose kernels in the first ones
-ATTENTION = ("sdpa", "eager")  # these add a mask [1, 1, fed, capacity] to the scores
+ATTENTION = ("sdpa", "eager", grouped.NAME)  # these add a mask [1, 1, fed, capacity] to the scores
 
 Result = TypeVar("Result")
 
@@ -116,6 +118,9 @@ class PositionedLayer(StaticLayer):
     The library's layer counts its tokens in a tensor; a model of thirty layers would have as many to set back.
     """
 
+    keys: Tensor
+    values: Tensor
+
     def __init__(self, capacity: int, position: Position) -> None:
         super().__init__(capacity)
         self.position = position
@@ -145,9 +150,10 @@ class Slot:
         self.capacity = capacity
         self.model = model
         self.recorder = recorder
+        self._groups = grouped.share_key_heads(model)
         self._position = Position()
-        layers = [PositionedLayer(capacity, self._position) for _ in DynamicCache(config=model.config).layers]
-        self._cache = Cache(layers=layers)
+        self._layers = [PositionedLayer(capacity, self._position) for _ in DynamicCache(config=model.config).layers]
+        self._cache = Cache(layers=list(self._layers))
         self._inputs = torch.zeros(1 + WIDEST, dtype=torch.long, device=model.device)  # first position, then ids
         self._columns = torch.arange(capacity, device=model.device)
         self._graphs: dict[int, tuple[Callable[[], object], Output]] = {}
@@ -191,13 +197,13 @@ class Slot:
 
     def take_over(self, other: Slot, length: int) -> None:
         """The first `length` tokens of another slot of the same model."""
-        for mine, its in zip(self._cache.layers, other._cache.layers, strict=True):
+        for mine, its in zip(self._layers, other._layers, strict=True):
             mine.keys[:, :, :length] = its.keys[:, :, :length]
             mine.values[:, :, :length] = its.values[:, :, :length]
 
     def clear(self) -> None:
         """Masked numbers count as 0 times themselves, so a NaN of an earlier run would show."""
-        for layer in self._cache.layers:
+        for layer in self._layers:
             layer.keys.zero_()
             layer.values.zero_()
 
@@ -218,12 +224,11 @@ class Slot:
         return Output(output.logits[0].float(), output.hidden_states[-1][0] if want_hidden else None)
 
     def _mask(self, rows: Tensor) -> Tensor:
-        """To be added to the scores: [1, 1, fed, capacity], every token sees itself and what stands before it."""
-        hidden = self._columns > rows[:, None]
+        """To be added to the scores: [1, 1, groups · fed, capacity], a token sees itself and what stands before it."""
+        hidden = self._columns > rows.repeat(self._groups)[:, None]
         dtype = self.model.dtype
-        return torch.zeros(hidden.shape, dtype=dtype, device=rows.device).masked_fill_(hidden, torch.finfo(dtype).min)[
-            None, None
-        ]
+        shown = torch.zeros(hidden.shape, dtype=dtype, device=rows.device)
+        return shown.masked_fill_(hidden, torch.finfo(dtype).min)[None, None]
 
 
 class StaticPool:
@@ -250,19 +255,23 @@ class StaticPool:
 
     def take(self, length: int) -> Slot:
         """A cleared slot that holds at least `length` tokens."""
-        capacity = self._capacity(length)
-        for _ in range(len(self._idle)):
-            try:
-                slot = self._idle.popleft()
-            except IndexError:
-                break
-            if slot.capacity == capacity:
-                slot.clear()
-                return slot
-            self._idle.append(slot)
+        capacity, idle = self._capacity(length), self._drained()
+        fitting = [slot for slot in idle if slot.capacity == capacity]
+        best = max(fitting, key=lambda slot: len(slot.widths), default=None)
+        self._idle.extend(slot for slot in idle if slot is not best)
+        if best is not None:
+            best.clear()
+            return best
         # Graphs of one slot share memory; those of two would write into each other's results.
         recorder = self._new_recorder(self.model.device) if self._new_recorder is not None else None
         return Slot(self.model, capacity, recorder)
+
+    def _drained(self) -> list[Slot]:
+        found = []
+        with contextlib.suppress(IndexError):
+            while True:
+                found.append(self._idle.popleft())
+        return found
 
     def give_back(self, slot: Slot) -> None:
         """For later runs; the slot longest unused may have to go."""
