@@ -4,47 +4,18 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import replace
-from typing import Any
 
 import pytest
 from test_ui_handlers import lines, page, request, row
-from ui_fakes import FakeSession
+from ui_fakes import NO_NETWORK, FakeSession, Offline
 
 from cactus.errors import UnavailableError
-from cactus.session import STAND_IN_PAIR, PairState, RunRequest
+from cactus.session import STAND_IN_PAIR, RunRequest
 from cactus.ui import stand_in
 from cactus.ui.desk import Desk, Loader
 from cactus.ui.live import LiveHandlers
 
 WISH = RunRequest.pair
-NO_NETWORK = "the weights cannot be had. Tried the model hub: not reachable"
-
-
-class Offline(FakeSession):
-    """Only the pair that stands in can be had, until the network is back."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.reachable, self.missed = False, ""
-
-    def states(self) -> list[PairState]:
-        first, *others = super().states()
-        wish = replace(first, available=not self.missed, needs=self.missed)
-        return [wish, *others, PairState(STAND_IN_PAIR, "Pocket", "tiny", "8 MB", "cpu", self.loaded, True, "")]
-
-    def load(self, name: str, progress: Any = None) -> None:
-        if name != STAND_IN_PAIR:
-            self.missed = "" if self.reachable else NO_NETWORK
-            if self.missed:
-                raise UnavailableError(NO_NETWORK)
-        super().load(name, progress)
-
-    def start(self, request: RunRequest, **options: Any) -> Any:
-        self.load(request.pair)
-        run = super().start(request, **options)
-        run._whole = run._whole.model_copy(update={"pair": request.pair})
-        return run
 
 
 def live(session: FakeSession) -> LiveHandlers:

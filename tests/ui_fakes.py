@@ -6,11 +6,14 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-from cactus.session import PairState, Progress, RunRequest
+from cactus.errors import UnavailableError
+from cactus.session import STAND_IN_PAIR, PairState, Progress, RunRequest
 from cactus.trace import Baseline, Round, Timings, Token, TopToken, Trace
 
+NO_NETWORK = "the weights cannot be had. Tried the model hub: not reachable"
 WORDS = (
     "A cactus keeps its water in a thick green stem , and its leaves have become spines . \n They lose less water "
     "than leaves do , they shade the skin , and they keep thirsty animals away . \n \n In spring it flowers ."
@@ -161,3 +164,32 @@ class FakeSession:
 
     def _release(self) -> None:
         self.released += 1
+
+
+class Offline(FakeSession):
+    """Only the pair that stands in can be had, until the network is back."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.reachable, self.missed = False, ""
+
+    def states(self) -> list[PairState]:
+        first, *others = super().states()
+        wish = replace(first, available=not self.missed, needs=self.missed)
+        pocket = PairState(
+            STAND_IN_PAIR, "Pocket", "tiny", "8 MB", "cpu", self.loaded, True, "", examples="examples-pocket.json"
+        )
+        return [wish, *others, pocket]
+
+    def load(self, name: str, progress: Any = None) -> None:
+        if name != STAND_IN_PAIR:
+            self.missed = "" if self.reachable else NO_NETWORK
+            if self.missed:
+                raise UnavailableError(NO_NETWORK)
+        super().load(name, progress)
+
+    def start(self, request: RunRequest, **options: Any) -> Any:
+        self.load(request.pair)
+        run = super().start(request, **options)
+        run._whole = run._whole.model_copy(update={"pair": request.pair})
+        return run
