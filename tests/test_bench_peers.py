@@ -149,6 +149,16 @@ def test_prompts_beyond_the_context_are_refused_like_ours() -> None:
         contestant.answer([{"role": "user", "content": "word " * 600}], 0)
 
 
+def test_what_the_library_raises_is_a_named_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise ValueError("the cache cannot be cropped")
+
+    contestant = enter(tiny.pair())[0][0]
+    monkeypatch.setattr(type(tiny.model()), "generate", fail)
+    with pytest.raises(CactusError, match="transformers: the cache cannot be cropped"):
+        contestant.answer(MESSAGES, 0)
+
+
 def test_an_unknown_peer_is_named() -> None:
     assert list(PEERS) == ["transformers"]
     with pytest.raises(CactusError, match="peer is 'llama'; transformers are allowed"):

@@ -173,10 +173,12 @@ def _report(
     planned: int,
     notes: Sequence[str],
 ) -> Report:
-    errors = {item.prompt: item.error for item in reversed(measurements) if item.error}
     answered = [item for item in measurements if not item.error]
+    able = {item.contestant for item in answered}
+    unable = {item.contestant: item.error for item in measurements if item.contestant not in able}
+    errors = {item.prompt: item.error for item in reversed(measurements) if item.error and item.contestant in able}
     if not answered:
-        raise CactusError(f"no prompt could be answered: {next(iter(errors.values()))}")
+        raise CactusError(f"no prompt could be answered: {next(iter(unable.values()))}")
     common = complete(measurements, labels)
     chosen = common or answered
     rows = summarize(chosen, labels)
@@ -196,7 +198,7 @@ def _report(
         },
         done=len(measurements),
         planned=planned,
-        skipped=errors,
+        skipped=errors | unable,
         partial=not common,
         rows=rows,
         versus=against_peers(chosen, rows),

@@ -26,6 +26,7 @@ HOW = (
     "ideal: (AL + 1)/(1 + m·c) with the measured c = draft step ÷ verifier step, a formula and no measurement; of "
     "ideal: speedup ÷ ideal. AL: accepted drafted tokens a round; tokens a round: AL + 1 but for rounds that a stop "
     "cut.",
+    "by kind of prompt: ours by the measured speedup, other libraries over their own plain decoding.",
 )
 
 
@@ -33,8 +34,8 @@ HOW = (
 class Report:
     """Everything a reader needs to judge and repeat the benchmark.
 
-    done, planned: conversations; skipped: prompts left out, with the reason; partial: whether rows rest on prompts
-    that not all contestants have answered. unequal: (contestant, prompt) whose repeats differ.
+    done, planned: conversations; skipped: prompts and contestants left out, with the reason; partial: whether rows
+    rest on prompts that not all contestants have answered. unequal: (contestant, prompt) whose repeats differ.
     """
 
     command: str

@@ -68,8 +68,11 @@ Value = Callable[[Measurement], float | None]
 
 
 def complete(measurements: Sequence[Measurement], labels: Sequence[Label]) -> list[Measurement]:
-    """The measurements of those prompts and repeats that all contestants have answered."""
-    keys = {label.key for label in labels}
+    """The measurements of those prompts and repeats that all contestants have answered.
+
+    One that has answered nothing at all is not waited for.
+    """
+    keys = {label.key for label in labels} & {item.contestant for item in measurements if not item.error}
     seen: dict[tuple[str, int], set[str]] = {}
     for item in measurements:
         if not item.error:

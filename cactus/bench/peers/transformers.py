@@ -149,13 +149,11 @@ class Generate:
         devices = [model.device] if model.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), torch.inference_mode(), _quiet():
             torch.manual_seed(seed)
-            output = model.generate(  # type: ignore[operator]
-                input_ids=ids,
-                attention_mask=torch.ones_like(ids),
-                generation_config=self._config(limit),
-                streamer=clock,
-                **extra,
-            )
+            options = {"generation_config": self._config(limit), "streamer": clock, **extra}
+            try:
+                output = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **options)  # type: ignore[operator]
+            except (ValueError, RuntimeError, TypeError) as error:
+                raise CactusError(f"transformers: {error}") from error
             tokens = output[0, len(prompt) :].tolist()  # waits for the accelerator
         if not tokens:
             raise CactusError("transformers gave no token")
