@@ -232,6 +232,7 @@ class PairSpec:
         codec = HFCodec(load_tokenizer(folder), model)
         drafting = self.drafter.build(model, codec)
         pair = Pair(self.name, model, codec, drafting.new, self.verifier.origin(folder), drafting.weights)
+        pair.new_verifier()  # whatever is made once for all runs is made now
         progress(1.0, f"{self.label} is ready")
         return pair
 

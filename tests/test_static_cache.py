@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import random
+import weakref
 from itertools import zip_longest
 
 import pytest
@@ -231,17 +232,29 @@ def test_runs_by_turns_do_not_mix_and_a_later_run_finds_nothing_of_an_earlier_on
     gc.collect()
     later = pool.new()
     assert_same(later.feed(PROMPT).logits, HFModel(tiny.model()).feed(PROMPT).logits)
-    assert id(later._slot) in slots
+    assert recorder is None or id(later._slot) in slots
 
 
-def test_fault_25_only_so_many_caches_are_kept_for_later():
-    pool = StaticPool(tiny.model())
+def test_fault_25_only_so_many_caches_are_kept_for_later_and_none_without_the_pool():
+    pool = StaticPool(tiny.model(), TapeRecorder)
     runs = [pool.new() for _ in range(static.IDLE + 3)]
     for run in runs:
         run.feed(PROMPT)
     del runs, run
     gc.collect()
     assert len(pool._idle) == static.IDLE
+    kept = [weakref.ref(pool), *map(weakref.ref, pool._idle)]
+    del pool
+    gc.collect()
+    assert not any(reference() for reference in kept)
+
+
+def test_caches_that_a_long_prompt_grows_out_of_are_not_kept():
+    pool = StaticPool(tiny.model(max_position_embeddings=4096), TapeRecorder)
+    model = pool.new()
+    for begin in range(0, 3000, CHUNK):
+        model.feed(text(3000)[begin : begin + CHUNK])
+    assert (model.capacity, len(pool._idle)) == (4096, 0)
 
 
 def test_what_a_static_cache_cannot_rewind_gets_a_growing_one():
@@ -290,3 +303,19 @@ def test_two_runs_of_one_pair_by_turns_give_the_texts_of_each_alone():
     runs = [run(pair, prompt) for prompt in prompts]
     rounds = list(zip_longest(*runs, fillvalue=None))  # a round of one, a round of the other
     assert [ids(filter(None, column)) for column in zip(*rounds, strict=True)] == wanted
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_graphs_on_a_cuda_device_compute_what_the_cpu_does(family):
+    model = copy.deepcopy(tiny.model(family)).to("cuda")
+    ours, theirs = cached_models(model)(), HFModel(tiny.model(family))
+    assert type(ours) is StaticModel
+    for begin, width in enumerate([40, *range(1, WIDEST + 1), *range(1, WIDEST + 1)]):
+        tokens = text(width, begin)
+        found, wanted = ours.feed(tokens, width, True), theirs.feed(tokens, width, True)
+        torch.testing.assert_close(found.logits.cpu(), wanted.logits, atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close(found.hidden.cpu(), wanted.hidden, atol=1e-3, rtol=1e-3)
+        for either in (ours, theirs):
+            either.rewind(either.length - width // 3)
+    assert ours._slot.widths == list(range(1, WIDEST + 1))

@@ -46,10 +46,10 @@ class HFModel:
         # Sliding windows drop what leaves them; recorded, they can be rewound past it.
         self._cache.activate_past_recording()
 
-    @classmethod
-    def one_step(cls, model: PreTrainedModel) -> Callable[[], object]:
+    @staticmethod
+    def one_step(model: PreTrainedModel) -> Callable[[], object]:
         """One draft step behind a short text, to be timed again and again."""
-        cached = cls(model)
+        cached = HFModel(model)
         cached.feed([0] * 32)
         cached.rewind(32)
 

@@ -274,8 +274,10 @@ class StaticPool:
         return found
 
     def give_back(self, slot: Slot) -> None:
-        """For later runs; the slot longest unused may have to go."""
-        self._idle.append(slot)
+        """For later runs; the slot longest unused may have to go. One without graphs, as a long prompt leaves behind
+        while it is read, is not worth its memory."""
+        if slot.widths:
+            self._idle.append(slot)
 
     def _capacity(self, length: int) -> int:
         """Powers of two: few sizes, so slots and graphs are used again, and at most half of one is idle."""
