@@ -11,10 +11,29 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-READS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.lift_fresh.default)
+aten = torch.ops.aten
+SYNCHRONIZING = (aten._local_scalar_dense.default, aten.lift_fresh.default, aten.nonzero.default)
+READS = tuple(
+    getattr(Tensor, name)
+    for name in ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__", "__index__")
+)
+
+
+class NoReads(TorchFunctionMode):
+    """In inference mode the numbers of a tensor can be read behind the back of a `TorchDispatchMode`."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in READS:
+            raise _not_permitted(func)
+        return func(*args, **(kwargs or {}))
+
+
+def _not_permitted(func: Any) -> RuntimeError:
+    return RuntimeError(f"operation not permitted when stream is capturing: {func}")
 
 
 class Tape(TorchDispatchMode):
@@ -23,8 +42,8 @@ class Tape(TorchDispatchMode):
         self.steps: list[tuple[Any, Any, Any, Any]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in READS:
-            raise RuntimeError(f"operation not permitted when stream is capturing: {func}")
+        if func in SYNCHRONIZING:
+            raise _not_permitted(func)
         result = func(*args, **(kwargs or {}))
         self.steps.append((func, args, kwargs or {}, result))
         return result
@@ -49,7 +68,7 @@ class TapeRecorder:
 
     def __call__(self, work: Callable[[], Any]) -> tuple[Callable[[], object], Any]:
         work()
-        with Tape() as tape:
+        with Tape() as tape, NoReads():
             result = work()
         self.made += 1
         outputs = [item for item in vars(result).values() if isinstance(item, Tensor)]

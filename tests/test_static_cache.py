@@ -150,9 +150,31 @@ def test_what_cannot_be_recorded_is_launched_and_said():
     assert model.feed([8]).logits.shape == (1, 300)  # said once
 
 
-def test_the_tape_refuses_reading_a_number_as_a_graph_does():
-    with pytest.raises(RuntimeError, match="capturing"):
-        TapeRecorder()(lambda: float(torch.ones(1)))
+def test_a_model_that_looks_at_its_positions_is_launched():
+    scaling = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
+    with torch.random.fork_rng():
+        model = tiny.FAMILIES["llama"](**{**tiny.SIZES, "vocab_size": 300, "rope_parameters": scaling}).eval()
+    ours = StaticPool(model, TapeRecorder).new()
+    with pytest.warns(RuntimeWarning, match="LlamaForCausalLM runs without CUDA graphs"):
+        found = ours.feed(PROMPT, keep=5).logits
+    assert_same(found, HFModel(model).feed(PROMPT, keep=5).logits)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda numbers: bool(numbers[0] > 0),
+        lambda numbers: float(numbers[0]),
+        lambda numbers: numbers.tolist(),
+        lambda numbers: numbers[0].item(),
+        lambda numbers: numbers.nonzero(),
+        lambda numbers: torch.tensor([1.0]),
+    ],
+)
+def test_the_tape_refuses_what_a_graph_refuses(mode, work):
+    with mode(), pytest.raises(RuntimeError, match="capturing"):
+        TapeRecorder()(lambda: work(torch.ones(3)))
 
 
 def test_outputs_stay_what_they_are_when_more_is_fed(recorder):
