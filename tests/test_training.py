@@ -142,6 +142,12 @@ def test_grow_resumes_and_redoes_damage(tmp_path, verifier, chunks):
     assert not corpus.is_whole(second)
 
 
+def test_samples_of_a_bfloat16_verifier_can_be_stored(tmp_path, verifier, chunks):
+    samples = corpus.sample_batch(copy.deepcopy(verifier).bfloat16(), plan_of(chunks)[0], [EOS], 4)
+    corpus.save_chunk(corpus.chunk_path(tmp_path, 0), samples)
+    assert torch.equal(corpus.whole_chunks(tmp_path)[0].prompt_hidden, samples.prompt_hidden)
+
+
 def test_every_other_batch_is_an_open_conversation(verifier):
     batches = corpus.plan(CharTokenizer(), 64, 8)
     assert len(batches) >= 4 and [batch.open_ended for batch in batches[:4]] == [False, True, False, True]

@@ -161,4 +161,4 @@ def sample(
             live, tokens = live[left], tokens[left]
         if step + 1 < max_new_tokens:
             state = stepper(tokens[:, None])
-    return Samples(ids, lengths, hidden, prompt_hidden.bfloat16(), prompt_length)
+    return Samples(ids, lengths, hidden, prompt_hidden.bfloat16().contiguous(), prompt_length)
