@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import tiny
 import torch
 
+from cactus import pairs
 from cactus.bench import shapes, steps
 from cactus.bench.shapes import SHAPES, changed, config_of, models_of, parse_changes, random_model
-from cactus.errors import CactusError
+from cactus.errors import CactusError, UnavailableError
+from cactus.models.quantized import quantized
 from cactus.models.static import WIDEST, can_be_static
+from cactus.weights import ShippedWeights
 
 CPU = torch.device("cpu")
 
@@ -28,8 +32,8 @@ def folders(tmp_path, monkeypatch):
 
 def test_every_listed_shape_is_a_model_that_can_run_on_static_caches_and_has_its_size():
     millions = {
-        "smollm2-135m": 135, "smollm2-1.7b": 1711, "llama-3.2-1b": 1236, "llama-3.1-8b": 8030, "qwen3-0.6b": 596,
-        "qwen3-8b": 8191, "qwen3-14b": 14768,
+        "smollm2-135m-instruct": 135, "smollm2-1.7b": 1711, "llama-3.2-1b": 1236, "llama-3.1-8b": 8030,
+        "qwen3-0.6b": 596, "qwen3-8b": 8191, "qwen3-14b": 14768,
     }  # fmt: skip
     assert millions.keys() == SHAPES.keys()
     for name, shape in SHAPES.items():
@@ -47,6 +51,29 @@ def test_weights_are_read_where_there_are_any_and_random_where_not(folders):
     assert models.verifier.num_parameters() == tiny.model().num_parameters()
     again = models_of(*folders, {}, CPU, torch.float32).verifier
     assert torch.equal(models.verifier.lm_head.weight, again.lm_head.weight)
+
+
+def test_a_pair_of_the_registry_is_taken_as_it_is_and_by_its_shape_where_it_has_no_weights(monkeypatch, tmp_path):
+    for name, model in (("whole", tiny.model()), ("small", tiny.near())):
+        model.save_pretrained(tmp_path / name)
+        tiny.tokenizer().save_pretrained(tmp_path / name)
+    weights = ShippedWeights("tiny", tmp_path / "whole", licence="none")
+    spec = pairs.PairSpec("mine", "mine", weights, pairs.OwnDraft(tmp_path / "small"))
+    monkeypatch.setitem(pairs.PAIRS, "mine", spec)
+    models = models_of("mine", None, {}, CPU, torch.float32)
+    assert models.weights.startswith("tiny (shipped")
+    assert torch.equal(models.verifier.lm_head.weight, tiny.model().lm_head.weight)
+    assert torch.equal(models.draft.lm_head.weight, tiny.near().lm_head.weight)
+    monkeypatch.setitem(pairs.PAIRS, "mine", replace(spec, drafter=pairs.Lookup()))
+    alone = models_of("mine", None, {}, CPU, torch.float32)
+    assert (alone.weights, alone.draft.config.num_hidden_layers) == ("weights of mine", 2)
+
+    absent = ShippedWeights("qwen3-0.6b", tmp_path / "nowhere", licence="none")
+    monkeypatch.setitem(pairs.PAIRS, "mine", replace(spec, verifier=absent))
+    assert config_of("mine").hidden_size == 1024
+    monkeypatch.setitem(pairs.PAIRS, "mine", replace(spec, verifier=replace(absent, name="unlisted")))
+    with pytest.raises(UnavailableError, match="mine: its weights are not here"):
+        config_of("mine")
 
 
 def test_without_a_draft_model_a_part_of_the_verifier_stands_for_one(folders):
@@ -70,7 +97,7 @@ def test_what_is_no_source_is_named(monkeypatch):
     monkeypatch.setattr(
         shapes.AutoConfig, "from_pretrained", lambda *_, **__: (_ for _ in ()).throw(OSError("no file"))
     )
-    with pytest.raises(CactusError, match=r"'no/such' is no pair, no shape \(smollm2-135m,.*no file"):
+    with pytest.raises(CactusError, match=r"'no/such' is no pair, no shape \(smollm2-135m-instruct,.*no file"):
         config_of("no/such")
 
 
@@ -109,6 +136,9 @@ def test_weights_that_a_pass_reads():
     tied, untied = tiny.model(tie_word_embeddings=True), tiny.model(tie_word_embeddings=False)
     assert steps.weight_bytes(tied) == 4 * tied.num_parameters()
     assert steps.weight_bytes(untied) == 4 * (untied.num_parameters() - 300 * 32)
+    linear = [layer.weight for layer in untied.modules() if isinstance(layer, torch.nn.Linear)]
+    spared = sum(3 * weight.numel() - 4 * len(weight) for weight in linear)  # one byte each, and a scale a row
+    assert steps.weight_bytes(quantized(untied)) == steps.weight_bytes(untied) - spared
 
 
 def test_large_models_are_checked_in_part(monkeypatch):

@@ -53,8 +53,8 @@ class Shape:
 
 
 SHAPES = {
-    "smollm2-135m": Shape(_llama(576, 1536, 30, 9, 3, 49152, True)),
-    "smollm2-1.7b": Shape(_llama(2048, 8192, 24, 32, 32, 49152, True), "smollm2-135m"),
+    "smollm2-135m-instruct": Shape(_llama(576, 1536, 30, 9, 3, 49152, True)),
+    "smollm2-1.7b": Shape(_llama(2048, 8192, 24, 32, 32, 49152, True), "smollm2-135m-instruct"),
     "llama-3.2-1b": Shape(_llama(2048, 8192, 16, 32, 8, 128256, True)),
     "llama-3.1-8b": Shape(_llama(4096, 14336, 32, 32, 8, 128256, False), "llama-3.2-1b"),
     "qwen3-0.6b": Shape(_qwen3(1024, 3072, 28, 16, True)),
@@ -85,12 +85,13 @@ def models_of(
         found = _of_registry(source, device, dtype)
         if found is not None:
             return found
+    given, source = source, _resolved(source)
     config = changed(config_of(source), changes)
     weights = None if changes else _folder_with_weights(source)
     verifier = load_model(weights, device, dtype) if weights else random_model(config, device, dtype)
     name, model = _draft_of(source, draft, config, device, dtype)
-    known = f"weights of {source}" if weights else "random weights"
-    return Models(f"{source} with {name}", verifier, model, known)
+    known = f"weights of {given}" if weights else "random weights"
+    return Models(f"{given} with {name}", verifier, model, known)
 
 
 def _of_registry(name: str, device: torch.device, dtype: torch.dtype) -> Models | None:
@@ -109,21 +110,29 @@ def _draft_of(
     if not name:
         layers = {"num_hidden_layers": min(DRAFT_LAYERS, config.num_hidden_layers)}
         return f"its own first {DRAFT_LAYERS} layers", random_model(changed(config, layers), device, dtype, SEED + 1)
-    weights = _folder_with_weights(name)
+    weights = _folder_with_weights(_resolved(name))
     if weights:
         return name, load_model(weights, device, dtype)
     return name, random_model(config_of(name), device, dtype, SEED + 1)
 
 
+def _resolved(source: str) -> str:
+    """A pair of the registry as the folder of its verifier, or as the shape that goes by the same name."""
+    if source not in PAIRS:
+        return source
+    weights = PAIRS[source].verifier
+    if weights.is_kept:
+        return str(weights.fetch())
+    if weights.name in SHAPES:
+        return weights.name
+    raise UnavailableError(f"{source}: its weights are not here; fetch them, or take one of {_listed()}")
+
+
 def config_of(source: str) -> PreTrainedConfig:
-    """The text model's config of a listed shape, a pair of the registry, a folder or a hub id."""
+    """The text model's config of a pair of the registry, a listed shape, a folder or a hub id."""
+    source = _resolved(source)
     if source in SHAPES:
         return AutoConfig.for_model(**SHAPES[source].sizes)
-    if source in PAIRS:
-        weights = PAIRS[source].verifier
-        if not weights.is_kept:
-            raise UnavailableError(f"{source}: its weights are not here; `fetch` them, or take one of {_listed()}")
-        source = str(weights.fetch())
     try:
         return AutoConfig.from_pretrained(source, trust_remote_code=False).get_text_config(decoder=True)
     except (OSError, ValueError) as error:

@@ -30,6 +30,7 @@ from cactus.decoding import decode
 from cactus.drafters import ModelDrafter
 from cactus.interfaces import CachedModel, ModelPair, Prompt
 from cactus.models import HFModel, choose_device, choose_dtype
+from cactus.models.quantized import Int8Linear
 from cactus.models.static import WIDEST, CudaRecorder, StaticPool, can_be_static
 from cactus.pace import StepCosts
 from cactus.sampling import SamplingParams
@@ -191,10 +192,16 @@ def _seconds(cached: CachedModel, fed: list[int]) -> float:
 
 
 def weight_bytes(model: PreTrainedModel) -> int:
-    """Weights that every pass reads: all but an embedding table that is not the output head too."""
+    """What a pass over one token reads of the weights: all but an embedding table that is not the output head too."""
     embeddings = model.get_input_embeddings().weight
     looked_up = embeddings is not model.get_output_embeddings().weight
-    return sum(weight.nbytes for weight in model.parameters() if not (looked_up and weight is embeddings))
+    rounded = {
+        id(layer.exact.weight): layer.rounded.nbytes + layer.scale.nbytes
+        for layer in model.modules()
+        if isinstance(layer, Int8Linear)
+    }
+    weights = (weight for weight in model.parameters() if not (looked_up and weight is embeddings))
+    return sum(rounded.get(id(weight), weight.nbytes) for weight in weights)
 
 
 def measured_bandwidth(device: torch.device) -> float:
