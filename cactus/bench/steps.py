@@ -193,8 +193,8 @@ def _seconds(cached: CachedModel, fed: list[int]) -> float:
 
 def weight_bytes(model: PreTrainedModel) -> int:
     """What a pass over one token reads of the weights: all but an embedding table that is not the output head too."""
-    embeddings = model.get_input_embeddings().weight
-    looked_up = embeddings is not model.get_output_embeddings().weight
+    embeddings, head = model.get_input_embeddings().weight, model.get_output_embeddings()
+    looked_up = embeddings is not (head.exact if isinstance(head, Int8Linear) else head).weight
     rounded = {
         id(layer.exact.weight): layer.rounded.nbytes + layer.scale.nbytes
         for layer in model.modules()
