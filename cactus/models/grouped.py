@@ -47,7 +47,8 @@ def share_key_heads(model: PreTrainedModel) -> int:
     heads, key_heads = (getattr(config, name, None) for name in ("num_attention_heads", "num_key_value_heads"))
     if config._attn_implementation not in ("sdpa", NAME) or not heads or not key_heads or heads == key_heads:
         return 1
-    AttentionInterface.register(NAME, grouped_attention)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
-    model.set_attn_implementation(NAME)
+    if config._attn_implementation != NAME:
+        AttentionInterface.register(NAME, grouped_attention)
+        AttentionMaskInterface.register(NAME, sdpa_mask)
+        model.set_attn_implementation(NAME)
     return heads // key_heads
