@@ -256,11 +256,11 @@ def test_a_verdict_is_spelled_out_with_what_lossless_sampling_had_said():
     judged = {"draft_prob": 0.6, "verifier_prob": 0.2, "boosted_prob": 0.426, "uniform": 0.42}
     assert explained(**judged, accept_prob=0.71) == (
         "Round 7, draft 1 of 1: u = 0.42 < 0.71 = γ*/p = 0.426/0.600: accepted. "
-        "Lossless sampling: u = 0.42 ≥ 0.33: rejected."
+        "Speculative sampling: u = 0.42 ≥ 0.33: rejected."
     )
     # another rule's accept probability is no γ*/p, and is not said to be
     assert explained(**judged, accept_prob=1.0) == (
-        "Round 7, draft 1 of 1: u = 0.42 < 1.00: accepted. Lossless sampling: u = 0.42 ≥ 0.33: rejected."
+        "Round 7, draft 1 of 1: u = 0.42 < 1.00: accepted. Speculative sampling: u = 0.42 ≥ 0.33: rejected."
     )
 
 

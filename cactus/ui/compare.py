@@ -39,6 +39,7 @@ LOOKS = ((GREY, "circle"), (GREEN, "diamond"), (BLUE, "square"), (ORANGE, "trian
 START = "Choose up to three lanes; the verifier alone always runs first, as the measured baseline."
 IN_TURN = "The lanes run one after another: one device."
 TOGETHER = "Side by side, in true time: the lanes ran one after another and are played here from their traces."
+STOPPED = "Stopped. What ran so far can be played and saved."
 log = logging.getLogger(__name__)
 
 
@@ -116,7 +117,7 @@ def wire_compare(parts: CompareParts, page: Parts, live: LiveHandlers, desk: Des
     running = buttons["run"].click(handlers.run, asked, parts.shown, **waiting, **MODEL, **PRIVATE)
     played = running.success(handlers.play, None, parts.shown, **QUIET)
     again = buttons["again"].click(handlers.play, None, parts.shown, **QUIET)
-    buttons["stop"].click(handlers.stop, None, None, cancels=[running, played, again], **AT_ONCE)
+    buttons["stop"].click(handlers.stop, None, parts.shown[0], cancels=[running, played, again], **AT_ONCE)
     buttons["save"].click(handlers.save, None, [page.other["errand"], parts.shown[0]], **AT_ONCE)
 
 
@@ -161,9 +162,10 @@ class CompareHandlers:
             changed.add(due.lane)
         yield outcome(traces, views)
 
-    def stop(self, request: gr.Request) -> None:
-        """End the lane that runs; what there is stays."""
+    def stop(self, request: gr.Request) -> str:
+        """End the lane that runs, or the playing; what there is stays."""
         self.desk.visit(request.session_hash).halt_beside()
+        return note(STOPPED)
 
     def save(self, request: gr.Request) -> tuple[Any, Any]:
         """Tell the page to save all lanes as one file."""
@@ -201,7 +203,7 @@ class CompareHandlers:
             if show.trace is not None and show.trace.rounds:
                 compared.append(show.trace)
         if show.trace is None or show.trace.stop_reason == "cancelled":
-            raise CactusError("Stopped. What ran so far can be played and saved.")
+            raise CactusError(STOPPED)
         view.finish(show.trace)
         yield update(views={lane: view})
 

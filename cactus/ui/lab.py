@@ -133,9 +133,10 @@ def _estimates(position: Position) -> str:
     guessed = sum(position.draft_estimated) + sum(position.verifier_estimated)
     exact = f"From a run: the drafted token {json.dumps(position.tokens[position.drafted], ensure_ascii=False)}"
     if not guessed:
-        return exact + ", all probabilities as recorded."
+        return exact + ", all probabilities as recorded; all other tokens count as one."
     return (
-        exact + f" and the recorded top 5 of both models; {guessed} probabilities were not recorded and are estimated."
+        exact + f" and the recorded top 5 of both models; {guessed} probabilities were not recorded and are "
+        "estimated; all other tokens count as one."
     )
 
 

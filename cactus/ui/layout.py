@@ -34,7 +34,7 @@ def build(session: Runs, loader: Loader | None = None) -> gr.Blocks:
     with gr.Blocks(title="Cactus", analytics_enabled=False, delete_cache=uploads) as demo:
         parts = Parts()
         gr.HTML(markup("masthead.html"), elem_id="masthead")
-        with gr.Tabs(elem_id="tabs") as tabs:
+        with gr.Tabs(elem_id="tabs", overflow_behavior="wrap") as tabs:
             with gr.Tab("Playground", id="playground"), gr.Row(elem_id="playground", equal_height=False):
                 with gr.Column(elem_id="controls", min_width=320, scale=0):
                     build_controls(parts, session, loader)

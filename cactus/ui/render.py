@@ -92,7 +92,7 @@ def verdict(token: Token, round_: Round) -> str:
 
 
 def explanation(token: Token, round_: Round, place: int) -> str:
-    """The verdict spelled out: where the token stands, the numbers compared, and what lossless sampling had said.
+    """The verdict spelled out: where the token stands, the numbers compared, and what speculative sampling had said.
 
     `place`: the token's index in its round.
     """
@@ -105,7 +105,7 @@ def explanation(token: Token, round_: Round, place: int) -> str:
     if lossless is None or math.isclose(lossless, token.accept_prob, rel_tol=1e-4):
         return told
     otherwise = "accepted" if token.uniform < lossless else "rejected"
-    return f"{told} Lossless sampling: {comparison(token.uniform, lossless)}: {otherwise}."
+    return f"{told} Speculative sampling: {comparison(token.uniform, lossless)}: {otherwise}."
 
 
 def _ratio(token: Token) -> str:

@@ -96,7 +96,7 @@ def wire_whatif(parts: WhatIfParts, tab: gr.Tab, live: LiveHandlers, desk: Desk)
         given.change(handlers.choose, parts.row(), parts.shown[1:-1], **latest)
     waiting = {"show_progress": "minimal", "show_progress_on": parts.shown[1]}
     going = parts.rerun.click(handlers.rerun, parts.row(), parts.shown[1:-1], **waiting, **MODEL, **PRIVATE)
-    parts.stop.click(None, None, None, cancels=[going], **AT_ONCE)
+    parts.stop.click(handlers.choose, parts.row(), parts.shown[1:-1], cancels=[going], **AT_ONCE)
 
 
 def _visible(name: str) -> list[Any]:
