@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -13,6 +14,7 @@ import gradio as gr
 
 from cactus import notable, recorded, theory
 from cactus.errors import CactusError
+from cactus.recorded import RecordedRun
 from cactus.trace import Trace
 from cactus.ui import lab, settings, theme
 from cactus.ui.compare import CompareParts
@@ -25,6 +27,7 @@ from cactus.ui.replay import paced
 from cactus.ui.view import View, blank
 
 NO_RECORD = "There is no recorded run for this lesson: `python -m cactus record` makes them. The text holds without."
+log = logging.getLogger(__name__)
 FOUND = {
     "likeliest_rejected": "Tokens refused: {among}. The verifier's likeliest was {text} with q = {q}.",
     "only_boosted": "{among} tokens were kept that lossless sampling had refused with the same u, such as {text}.",
@@ -136,13 +139,21 @@ def live(lesson: Lesson, folder: Path | None = None) -> list[Any]:
     method = settings.methods()[values.get("method", settings.defaults()["method"])]
     keys = {parameter.name: method.key(parameter) for parameter in method.parameters}
     wanted = {keys.get(name, name): value for name, value in values.items()}
-    prompt = next((run.prompt for run in recorded.index(folder) if run.key == lesson.run), None)
-    if prompt:
-        wanted["prompt"] = prompt
+    if run := _record(lesson, folder):
+        wanted["prompt"] = run.prompt
     controls = [gr.update(value=wanted[key]) if key in wanted else gr.skip() for key in settings.control_keys()]
     preset = next((preset for preset in theory.PRESETS if preset.name == lesson.preset), None)
     lanes = [gr.update(value=lane) for lane in lesson.lanes] or [gr.skip()] * 3
     return [*controls, lab.opening(preset=preset) if preset else gr.skip(), *lanes, gr.Tabs(selected=lesson.tab)]
+
+
+def _record(lesson: Lesson, folder: Path | None) -> RecordedRun | None:
+    """The recorded run of a lesson; none where nothing was recorded, or nothing that can be read."""
+    try:
+        return next((run for run in recorded.index(folder) if run.key == lesson.run), None)
+    except CactusError as error:
+        log.warning("no recorded runs: %s", error)
+        return None
 
 
 class LearnHandlers:
@@ -184,10 +195,10 @@ class LearnHandlers:
         return visit.lesson
 
     def _trace(self, lesson: Lesson) -> Trace:
-        file = next((run.file for run in recorded.index(self.folder) if run.key == lesson.run), None)
-        if file is None:
+        run = _record(lesson, self.folder)
+        if run is None:
             raise CactusError(NO_RECORD)
-        return recorded.read(file, self.folder)
+        return recorded.read(run.file, self.folder)
 
 
 def _of(lesson: Lesson, shown: tuple[str, ...]) -> tuple[str, ...]:
