@@ -12,6 +12,7 @@ import torch
 from cactus import pairs
 from cactus.bench import shapes, steps
 from cactus.bench.shapes import SHAPES, changed, config_of, models_of, parse_changes, random_model
+from cactus.cli import main
 from cactus.errors import CactusError, UnavailableError
 from cactus.models.quantized import quantized
 from cactus.models.static import WIDEST, can_be_static
@@ -146,3 +147,39 @@ def test_large_models_are_checked_in_part(monkeypatch):
     monkeypatch.setattr(steps, "CHECKED_LAYERS", 1)
     found = steps.check("verify", tiny.model(), CPU)
     assert found.passed and found.layers == "1 of 2 layers"
+
+
+def test_the_command_line(folders, tmp_path, capsys):
+    verifier, draft = folders
+    out = str(tmp_path / "out")
+    line = [
+        "bench",
+        "--steps",
+        "--pair",
+        verifier,
+        "--draft",
+        draft,
+        "--config",
+        "num_hidden_layers=3",
+        "--device",
+        "cpu",
+    ]
+    assert main([*line, "--dtype", "float32", "--out", out]) == 0
+    record = json.loads((tmp_path / "out" / "steps.json").read_text("utf-8"))
+    assert "--steps" in record["command"] and "--config num_hidden_layers=3" in record["command"]
+    assert "--methods" not in record["command"]
+    assert [item["layers"] for item in record["checks"]] == ["2 of 2 layers", "3 of 3 layers"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--draft", "qwen3-0.6b"], "--draft needs --steps"),
+        (["--config", "hidden_size=64"], "--config needs --steps"),
+        (["--steps", "--long"], "either --steps or --long"),
+        (["--steps", "--config", "hidden_size=x"], "--config has 'hidden_size=x'"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_named(flags, message, tmp_path, capsys):
+    assert main(["bench", *flags, "--out", str(tmp_path / "out")]) != 0
+    assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`python -m cactus bench`: the race or the long texts, on the command line, and the files it leaves."""
+"""`python -m cactus bench`: the race, the long texts or single steps, on the command line, and the files it leaves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cactus.bench import images, long, machine, plots
+from cactus.bench import images, long, machine, plots, steps
 from cactus.bench.bars import bar
 from cactus.bench.contest import Contestant, Label, our_contestants
 from cactus.bench.measurement import Measurement, Store
@@ -22,6 +22,7 @@ from cactus.bench.plan import Plan, loaded, names, prompts_digest, settle
 from cactus.bench.prompts import PROMPTS, BenchPrompt, pick, read_prompts
 from cactus.bench.report import Report, equality, table, to_csv, to_json, to_markdown
 from cactus.bench.runner import Cell, Race, schedule
+from cactus.bench.shapes import parse_changes
 from cactus.bench.summary import against_peers, automatic_against_fixed, complete, summarize, unequal_repeats
 from cactus.cli import INTERRUPTED, PROGRAM
 from cactus.commands import pairs
@@ -34,6 +35,8 @@ from cactus.versions import versions
 
 METHODS = "ar,sps,tas,cactus:delta=1"
 LENGTHS = "2,4,6,8"
+OF_STEPS = ("draft", "config")  # flags that mean something with --steps alone
+READ_BY_STEPS = ("steps", "pair", *OF_STEPS, "device", "dtype", "out")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +58,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peer", action="append", default=[], metavar="NAME", help=f"race {', '.join(PEERS)} as well")
     parser.add_argument("--long", action="store_true", help="measure the time of a round in a long text instead")
     parser.add_argument(
+        "--steps",
+        action="store_true",
+        help="measure single steps instead, checked against the CPU; --pair may then be a listed shape, or a folder or "
+        "hub id with a config, and weights are random where there are none",
+    )
+    parser.add_argument("--draft", metavar="SOURCE", help="with --steps: what drafts, as --pair")
+    parser.add_argument("--config", metavar="LIST", help="with --steps: other sizes of the verifier, hidden_size=64,…")
+    parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="report, plots and measurements go there"
     )
     parser.add_argument("--resume", action="store_true", help="go on with the benchmark in DIR")
@@ -73,6 +84,11 @@ class Asked:
 
 
 def run(args: argparse.Namespace) -> int:
+    _check_flags(args)
+    if args.steps:
+        asked_for = argparse.Namespace(**{name: getattr(args, name) for name in READ_BY_STEPS})
+        changes = parse_changes(args.config or "")
+        return steps.run(args.pair, args.draft, changes, args.device, args.dtype, args.out, _command(asked_for))
     load = machine.load()
     asked = _asked(args)
     session = Session(args.device, args.dtype, max_seconds=math.inf)
@@ -85,6 +101,16 @@ def run(args: argparse.Namespace) -> int:
     return _race(args, asked, pair, contestants, [_load_note(load), *notes])
 
 
+def _check_flags(args: argparse.Namespace) -> None:
+    if args.out.exists() and not args.out.is_dir():
+        raise CactusError(f"--out is {str(args.out)!r}; a folder is needed")
+    if args.steps and args.long:
+        raise CactusError("give either --steps or --long, not both")
+    for name in OF_STEPS:
+        if not args.steps and getattr(args, name) is not None:
+            raise CactusError(f"--{name} needs --steps")
+
+
 def _asked(args: argparse.Namespace) -> Asked:
     methods = parse_methods(args.methods)
     peers = [find_peer(name) for name in dict.fromkeys(args.peer)]
@@ -93,8 +119,6 @@ def _asked(args: argparse.Namespace) -> Asked:
     if args.limit is not None:
         check_whole("limit", args.limit, 1, None)
     prompts = pick(read_prompts(args.prompts), args.limit)
-    if args.out.exists() and not args.out.is_dir():
-        raise CactusError(f"--out is {str(args.out)!r}; a folder is needed")
     plan = Plan(
         pair=args.pair,
         methods=names(methods),
