@@ -1,4 +1,4 @@
-"""Fixtures of the browser tests. What they need is imported when one is asked for: other tests do not wait for it."""
+"""Fixtures of several test files. What they need is imported when one is asked for: other tests do not wait for it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
+
+@pytest.fixture(scope="session")
+def pocket() -> Any:
+    """A real pair of models, in float32, where greedy texts are equal token for token."""
+    from cactus import load_pair
+
+    return load_pair("pocket", dtype="float32")
 
 
 @pytest.fixture(scope="module")
