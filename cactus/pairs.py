@@ -47,8 +47,8 @@ class Pair:
     """A loaded pair. Implements `interfaces.ModelPair`; every run takes its own caches from it.
 
     weights: where the verifier's numbers come from; draft_weights: how those of the drafter are held ("int8"), empty
-    if it has none. Both as the trace records them. static: whether the verifier runs on static caches, None for where
-    it pays (`models.static`).
+    if it has none. Both as the trace records them. static: whether the verifier runs on static caches
+    (`models.static`).
     """
 
     name: str
@@ -57,7 +57,7 @@ class Pair:
     drafter: Callable[[], Drafter]
     weights: str = "given"
     draft_weights: str = ""
-    static: bool | None = None
+    static: bool = False
 
     @property
     def dtype(self) -> str:
@@ -223,7 +223,9 @@ class PairSpec:
         """The verifier's folder, downloaded and converted where it is not there yet."""
         return self.verifier.fetch(progress, verify=verify)
 
-    def load(self, device: str = "auto", dtype: str = "auto", progress: Progress = silent) -> Pair:
+    def load(
+        self, device: str = "auto", dtype: str = "auto", progress: Progress = silent, static: bool = False
+    ) -> Pair:
         """Fetch what is missing and load both models."""
         folder = self.fetch(part(progress, 0.0, 0.9))
         progress(0.9, f"loading {self.label}")
@@ -231,7 +233,7 @@ class PairSpec:
         model = load_model(folder, where, choose_dtype(dtype, where))
         codec = HFCodec(load_tokenizer(folder), model)
         drafting = self.drafter.build(model, codec)
-        pair = Pair(self.name, model, codec, drafting.new, self.verifier.origin(folder), drafting.weights)
+        pair = Pair(self.name, model, codec, drafting.new, self.verifier.origin(folder), drafting.weights, static)
         pair.new_verifier()  # whatever is made once for all runs is made now
         progress(1.0, f"{self.label} is ready")
         return pair
@@ -284,7 +286,7 @@ PAIRS = _registry(
         ),
         PairSpec(
             name=POCKET_PAIR,
-            label="Pocket: two tiny story tellers",
+            label="Pocket (tiny, built in)",
             verifier=ShippedWeights("pocket", ASSETS / "pairs" / POCKET_PAIR / "verifier", licence="Apache-2.0"),
             drafter=OwnDraft(ASSETS / "pairs" / POCKET_PAIR / "drafter"),
             notes="very short stories and explanations; needs no download",
@@ -308,11 +310,11 @@ def pair_from_models(
     draft: PreTrainedModel | None = None,
     draft_tokenizer: PreTrainedTokenizerBase | None = None,
     name: str = "custom",
-    static: bool | None = None,
+    static: bool = False,
 ) -> Pair:
     """A pair of models that are already loaded; without a draft model it drafts by prompt lookup.
 
-    static: whether to run both on static caches, None for where it pays (`models.static`).
+    static: whether to run both on static caches, on CUDA devices with graphs (`models.static`).
     """
     codec = HFCodec(tokenizer, verifier)
     if draft is None:
@@ -331,29 +333,32 @@ def load_pair(
     device: str = "auto",
     dtype: str = "auto",
     progress: Progress = silent,
+    static: bool = False,
 ) -> Pair:
     """Load a pair of the registry by name, or a draft model and a verifier by hub ids or folders.
 
     device: "auto" (CUDA, then MPS, then CPU) or a torch device; dtype: "auto", "bfloat16", "float16", "float32".
+    static: run the verifier (and a draft model given by folder or id) on static caches, on CUDA devices with graphs.
+    Off unless asked for: it is tested on CPUs and has not been run on a GPU yet (`python -m cactus bench --steps`).
     `ValueError` names what is wrong: unknown pair, tokenizers that differ, state that cannot be rewound, weights
     that cannot be had or do not fit.
     """
     if name is not None:
         if draft is not None or verifier is not None:
             raise CactusError("give either a pair's name or draft= and verifier=, not both")
-        return find_pair(name).load(device, dtype, progress)
+        return find_pair(name).load(device, dtype, progress, static)
     if verifier is None:
         raise CactusError(f"give a pair's name ({', '.join(PAIRS)}), or verifier= and, if any, draft=")
-    return _load_custom(draft, verifier, device, dtype)
+    return _load_custom(draft, verifier, device, dtype, static)
 
 
-def _load_custom(draft: str | Path | None, verifier: str | Path, device: str, dtype: str) -> Pair:
+def _load_custom(draft: str | Path | None, verifier: str | Path, device: str, dtype: str, static: bool) -> Pair:
     where = choose_device(device)
     kind = choose_dtype(dtype, where)
     tokenizer, name = load_tokenizer(verifier), str(verifier)
     if draft is None:
-        return pair_from_models(load_model(verifier, where, kind), tokenizer, name=name)
+        return pair_from_models(load_model(verifier, where, kind), tokenizer, name=name, static=static)
     draft_tokenizer = load_tokenizer(draft)
     check_same_tokens(draft_tokenizer, tokenizer)  # before any weights are read
     models = load_model(verifier, where, kind), load_model(draft, where, kind)
-    return pair_from_models(models[0], tokenizer, models[1], name=f"{draft} + {verifier}")
+    return pair_from_models(models[0], tokenizer, models[1], name=f"{draft} + {verifier}", static=static)

@@ -93,15 +93,14 @@ def can_be_static(model: PreTrainedModel) -> bool:
     )
 
 
-def cached_models(model: PreTrainedModel, static: bool | None = None) -> Callable[[], CachedModel]:
+def cached_models(model: PreTrainedModel, static: bool = False) -> Callable[[], CachedModel]:
     """Makes a `CachedModel` of this model with an empty cache, one for each run.
 
-    static: whether on static caches; None takes them on CUDA devices. A model that cannot has growing ones anyway.
+    static: whether on static caches, on CUDA devices with graphs. A model that cannot has growing ones anyway.
     """
-    on_cuda = model.device.type == "cuda"
-    if not (on_cuda if static is None else static) or not can_be_static(model):
+    if not static or not can_be_static(model):
         return lambda: HFModel(model)
-    pool = StaticPool(model, CudaRecorder if on_cuda else None)
+    pool = StaticPool(model, CudaRecorder if model.device.type == "cuda" else None)
     pool.prepare()
     return pool.new
 
