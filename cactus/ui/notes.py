@@ -40,7 +40,8 @@ def pair_note(name: object, states: list[PairState], loader: Loader) -> str:
 
 def _missed(lost: PairState, states: list[PairState]) -> tuple[str, str]:
     """Why a pair stands in for `lost`, and how to try that one again."""
-    return f"{stand_in.sentence(lost.name, states)} To try again, choose it and press Run.", f"Why: {_briefly(lost.needs)}"
+    what = f"{stand_in.sentence(lost.name, states)} To try again, choose it and press Run."
+    return what, f"Why: {_briefly(lost.needs)}"
 
 
 def _briefly(reason: str) -> str:
