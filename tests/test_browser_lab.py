@@ -43,7 +43,7 @@ def test_what_is_entered_is_worked_out_at_once_without_a_model(visit, site):
     weights = [0.9, *preset.verifier_probs[1:]]
     step = theory.work_out(preset.draft_probs, weights, 0, [rule]).rules[0]
     shows(page, row, 2, render.number(step.output_probs[0]))
-    assert "Σq = 1.560" in page.inner_text("#lab .lab-facts")
+    page.wait_for_function("document.querySelector('#lab .lab-facts').innerText.includes('Σq = 1.560')")
     page.click("#lab .lab-norm")
     page.wait_for_function("!document.querySelector('#lab .lab-facts').innerText.includes('Σq')")
     page.wait_for_selector("#lab .lab-plot .scatterlayer .trace path.point")
