@@ -267,9 +267,9 @@ PAIRS = _registry(
     [
         PairSpec(
             name=DEFAULT_PAIR,
-            label="SmolLM2 135M + draft model",
+            label="SmolLM2 135M + feature head",
             verifier=SMOLLM2_135M,
-            drafter=SharedDraft(ASSETS / "drafters" / TWO_LAYER_PAIR),
+            drafter=FeatureDraft(ASSETS / "drafters" / DEFAULT_PAIR),
         ),
         PairSpec(
             name=TWO_LAYER_PAIR,

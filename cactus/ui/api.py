@@ -13,6 +13,7 @@ import gradio as gr
 from cactus import compare
 from cactus.sampling import SamplingParams
 from cactus.session import RunRequest
+from cactus.settings import DEFAULT_DRAFT_TOKENS, DraftLength
 from cactus.ui.desk import Runs
 
 PROGRESS_SECONDS = 1.0
@@ -30,7 +31,7 @@ class Endpoints:
         pair: str = RunRequest.pair,
         method: str = RunRequest.method,
         params: dict[str, Any] | None = None,
-        draft_length: int = 5,
+        draft_length: DraftLength = DEFAULT_DRAFT_TOKENS,
         temperature: float = 0.7,
         top_p: float = 1.0,
         top_k: int = 0,
@@ -43,7 +44,7 @@ class Endpoints:
         Gives the text and the whole trace: every token with its verdict, every round with its times. Until then, an
         empty text and how far it is, once a second; so a caller that goes away frees the model.
         `method` is an acceptance rule (cactus, sps, tas, …) or "ar" for the verifier alone; `params` are the
-        rule's own, such as {"delta": 1.0}.
+        rule's own, such as {"delta": 1.0}. `draft_length`: a number, or "auto" for as many as pay.
         """
         try:
             request = RunRequest(
@@ -73,7 +74,7 @@ class Endpoints:
         prompt: str,
         lanes: list[str] | None = None,
         pair: str = RunRequest.pair,
-        draft_length: int = 5,
+        draft_length: DraftLength = DEFAULT_DRAFT_TOKENS,
         temperature: float = 0.7,
         top_p: float = 1.0,
         top_k: int = 0,
