@@ -425,18 +425,18 @@ def test_the_page_has_its_hooks_and_private_events():
     ids = [component["props"].get("elem_id") for component in config["components"]]
     assert [hook for hook in HOOKS if ids.count(hook) != 1] == []
     public = {item["api_name"] for item in config["dependencies"] if item["api_visibility"] == "public"}
-    assert public == {"generate", "pairs"}
+    assert public == {"generate", "compare", "pairs"}
 
 
 def test_the_api_documents_two_values():
     api = build(FakeSession()).get_api_info()
-    assert len(api["named_endpoints"]["/generate"]["returns"]) == 2
+    assert [len(api["named_endpoints"][name]["returns"]) for name in ("/generate", "/compare")] == [2, 2]
 
 
 def test_everything_that_uses_the_model_shares_one_place():
     demo = build(FakeSession())
     users = [fn for fn in demo.fns.values() if fn.concurrency_id == "model"]
-    assert sorted(fn.name for fn in users) == ["generate", "run"]
+    assert sorted(fn.name for fn in users) == ["compare", "generate", "rerun", "run", "run"]
     assert {fn.concurrency_limit for fn in users} == {1}
 
 
