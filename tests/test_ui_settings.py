@@ -59,7 +59,6 @@ def test_every_method_makes_a_request():
 
 def test_a_draft_length_of_0_is_automatic():
     assert settings.to_request(values(draft_length=0, prompt="Hi"), PAIRS).num_draft_tokens == "auto"
-    query = settings.to_query(values(draft_length=0, prompt="Hi"))
     assert link(values(draft_length=0))[0]["draft_length"] == 0
 
 
