@@ -289,6 +289,7 @@ PAIRS = _registry(
             label="Pocket (tiny, built in)",
             verifier=ShippedWeights("pocket", ASSETS / "pairs" / POCKET_PAIR / "verifier", licence="Apache-2.0"),
             drafter=OwnDraft(ASSETS / "pairs" / POCKET_PAIR / "drafter"),
+            draft_length=8,
             notes="very short stories and explanations; needs no download",
             examples="examples-pocket.json",
             prompts="pocket_prompts",
