@@ -114,9 +114,7 @@ StudentType = TypeVar("StudentType", bound=Student)
 class Trainer(Generic[StudentType]):
     """A student in float32, its optimizers, and where it stands."""
 
-    def __init__(
-        self, student: StudentType, data: Data, plan: TrainingPlan, tables: Sequence[Tensor] = ()
-    ) -> None:
+    def __init__(self, student: StudentType, data: Data, plan: TrainingPlan, tables: Sequence[Tensor] = ()) -> None:
         """`tables`: parameters of which single rows are looked up (embeddings); these are no matrices to Muon."""
         self.student, self.data, self.plan, self.step = student, data, plan, 0
         self.optimizers = _optimizers(student.parameters, plan, {id(table) for table in tables})
