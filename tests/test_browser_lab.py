@@ -79,11 +79,13 @@ def test_the_lab_by_keys(visit):
     page.wait_for_function(
         f"{json.dumps(before)} !== document.querySelector({json.dumps(CELL.format(row=1, column=2))}).textContent"
     )
+    assert cell(page, 1, 2) != before
     page.focus("#lab .lab-quantity button >> nth=1")
     page.keyboard.press("Enter")
     page.wait_for_function(
         f"document.querySelector('#lab .lab-what').textContent === {json.dumps(lab.QUANTITIES['adjusted_probs'][1])}"
     )
+    assert page.inner_text("#lab .lab-what") == lab.QUANTITIES["adjusted_probs"][1]
 
 
 def test_steps_tell_each_verdict_and_send_its_token_to_the_lab(visit, tmp_path):

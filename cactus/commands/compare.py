@@ -10,12 +10,16 @@ from pathlib import Path
 
 from cactus import compare
 from cactus.cli import INTERRUPTED
-from cactus.commands.generate import add_sampling_flags, check_json_path, interrupt_sets, text_argument
+from cactus.commands.generate import (
+    add_sampling_flags,
+    check_json_path,
+    interrupt_sets,
+    request_of,
+    text_argument,
+)
 from cactus.commands.pairs import table
-from cactus.pairs import DEFAULT_PAIR, find_pair
-from cactus.sampling import SamplingParams
+from cactus.pairs import DEFAULT_PAIR
 from cactus.session import RunRequest, Session
-from cactus.settings import parse_draft_length
 from cactus.terminal import ProgressLine, harmless
 from cactus.trace import Trace
 
@@ -40,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    requests = compare.lane_requests(_request(args), args.lane or compare.USUAL)
+    requests = compare.lane_requests(request_of(args), args.lane or compare.USUAL)
     check_json_path(args.json)
     traces, stop = [], threading.Event()
     progress = ProgressLine(sys.stderr)
@@ -60,25 +64,6 @@ def _race(session: Session, requests: list[RunRequest], stop: threading.Event, p
         done = (lane + len(trace.tokens) / requests[lane].max_new_tokens) / len(requests)
         progress(done, compare.label(trace))
     return list(traces.values())
-
-
-def _request(args: argparse.Namespace) -> RunRequest:
-    spec = find_pair(args.pair)
-    return RunRequest(
-        pair=args.pair,
-        num_draft_tokens=spec.draft_length if args.draft_length is None else parse_draft_length(args.draft_length),
-        sampling=SamplingParams(
-            temperature=spec.temperature if args.temperature is None else args.temperature,
-            top_p=args.top_p,
-            top_k=args.top_k,
-            min_p=args.min_p,
-            repetition_penalty=args.repetition_penalty,
-        ),
-        max_new_tokens=args.max_new_tokens,
-        seed=args.seed,
-        prompt=sys.stdin.read() if args.prompt == "-" else args.prompt,
-        system=args.system,
-    )
 
 
 def _write(args: argparse.Namespace, traces: Sequence[Trace]) -> None:

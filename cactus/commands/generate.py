@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -101,13 +102,18 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _request(args: argparse.Namespace) -> RunRequest:
-    spec = find_pair(args.pair)
+    find_pair(args.pair)
     if args.method not in METHODS:
         raise CactusError(f"method is {args.method!r}; {', '.join(METHODS)} are allowed")
+    params = rule_params(args, args.method)
+    return replace(request_of(args), method=args.method, params=params, stop=tuple(args.stop))
+
+
+def request_of(args: argparse.Namespace) -> RunRequest:
+    """The settings that the commands for one prompt share; what is left open is the pair's own."""
+    spec = find_pair(args.pair)
     return RunRequest(
         pair=args.pair,
-        method=args.method,
-        params=rule_params(args, args.method),
         num_draft_tokens=spec.draft_length if args.draft_length is None else parse_draft_length(args.draft_length),
         sampling=SamplingParams(
             temperature=spec.temperature if args.temperature is None else args.temperature,
@@ -120,7 +126,6 @@ def _request(args: argparse.Namespace) -> RunRequest:
         seed=args.seed,
         prompt=sys.stdin.read() if args.prompt == "-" else args.prompt,
         system=args.system,
-        stop=tuple(args.stop),
     )
 
 
