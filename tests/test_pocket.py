@@ -15,7 +15,8 @@ from cactus.cli import main
 from cactus.decoding import Run
 from cactus.errors import UnavailableError
 from cactus.models import check_same_tokens, load_tokenizer
-from cactus.pairs import ASSETS, PAIRS, POCKET_PAIR, Pair
+from cactus.pairs import PAIRS, POCKET_PAIR, Pair
+from cactus.paths import ASSETS
 from cactus.session import Session
 from cactus.training.pocket import PROMPTS
 from cactus.training.prompts import held_out_prompts

@@ -1,0 +1,60 @@
+"""A loaded pair: the verifier, its tokenizer and drafters, ready to give every run caches of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from transformers import PreTrainedModel
+
+from cactus.costs import measure_costs
+from cactus.interfaces import CachedModel, Drafter
+from cactus.models import HFCodec, cached_models
+from cactus.pace import StepCosts
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A loaded pair. Implements `interfaces.ModelPair`; every run takes its own caches from it.
+
+    weights: where the verifier's numbers come from; draft_weights: how those of the drafter are held ("int8"), empty
+    if it has none. Both as the trace records them. static: whether the verifier runs on static caches
+    (`models.static`).
+    """
+
+    name: str
+    model: PreTrainedModel
+    codec: HFCodec
+    drafter: Callable[[], Drafter]
+    weights: str = "given"
+    draft_weights: str = ""
+    static: bool = False
+
+    @property
+    def dtype(self) -> str:
+        """Of the verifier's weights."""
+        return str(self.model.dtype).removeprefix("torch.")
+
+    @property
+    def device(self) -> torch.device:
+        """Where the verifier runs."""
+        return self.model.device
+
+    @cached_property
+    def costs(self) -> StepCosts:
+        """Seconds of its steps, measured on first use."""
+        return measure_costs(self.new_verifier(), self.new_drafter(), self.codec.vocab_size)
+
+    @cached_property
+    def _verifiers(self) -> Callable[[], CachedModel]:
+        return cached_models(self.model, self.static)
+
+    def new_verifier(self) -> CachedModel:
+        """The verifier with an empty cache."""
+        return self._verifiers()
+
+    def new_drafter(self) -> Drafter:
+        """The drafter with an empty cache."""
+        return self.drafter()
