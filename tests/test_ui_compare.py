@@ -113,7 +113,7 @@ def test_the_table_the_figure_and_the_partings_are_the_library_s():
     assert [point["y"] for point in points] == [[result.speedup] for result in results]
     assert [point["x"] for point in points] == [[result.metrics.mean_output_kl or 0.0] for result in results]
     found = compare.partings(traces)
-    assert [row[:3] for row in partings["rows"]] == [
+    assert [[row[0], row[1]["text"], row[2]] for row in partings["rows"]] == [
         [compare.label(traces[p.lane]), compare.label(traces[p.other]),
          "the same text" if p.same else f"after {p.tokens} tokens"]
         for p in found

@@ -163,6 +163,13 @@ def test_a_slower_run_is_shown_as_slower():
     assert tile.tone == "bad" and "slower" in tile.note
 
 
+def test_the_verifier_alone_is_neither_slower_nor_faster_than_itself():
+    trace = make_trace(drafted=1, baseline={"seconds_per_token": 0.01, "steps": 3, "how": "x"})
+    tile = {tile.label: tile for tile in tiles.tiles(trace.metrics(), drafts=False)}["Speedup"]
+    assert tile.tone == "" and "verifier alone" in tile.note
+    assert tile.value == f"{trace.metrics().speedup:.2f}"
+
+
 def test_tiles_without_a_number_give_a_reason():
     unmeasured = tile_values(make_trace(baseline=None))
     assert (unmeasured["Speedup"].value, unmeasured["Speedup"].note) == ("–", "the verifier alone was not measured")

@@ -259,7 +259,7 @@ def parting_table(traces: Sequence[Trace]) -> dict[str, Any]:
         own, other = traces[parting.lane], traces[parting.other]
         where = "the same text" if parting.same else f"after {parting.tokens} tokens"
         goes_on = [cell(_onwards(trace, parting.tokens), kind="excerpt") for trace in (own, other)]
-        rows.append([compare.label(own), compare.label(other), where, *goes_on])
+        rows.append([compare.label(own), cell(compare.label(other), kind="name"), where, *goes_on])
     head = ["lane", "follows", "parts", "and writes", "where the other has"]
     return table(head, rows, "Marked ⋔ in the lane's text.") if rows else table([], [])
 

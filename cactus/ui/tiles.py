@@ -26,7 +26,7 @@ def tiles(metrics: Metrics, drafts: bool) -> tuple[Tile, ...]:
     """The tiles of a run so far. `drafts`: whether the method drafts at all."""
     return (
         _rate(metrics),
-        _speedup(metrics),
+        _speedup(metrics, drafts),
         _accepted_length(metrics, drafts),
         _acceptance(metrics, drafts),
         _divergence(metrics, drafts),
@@ -47,10 +47,12 @@ def _rate(metrics: Metrics) -> Tile:
     return Tile("Speed", f"{metrics.tokens_per_second:.1f}", "tokens/s", note)
 
 
-def _speedup(metrics: Metrics) -> Tile:
+def _speedup(metrics: Metrics, drafts: bool) -> Tile:
     if metrics.speedup is None:
         reason = "the verifier alone was not measured" if metrics.generated_tokens else "no token yet"
         return Tile("Speedup", NONE, "", reason)
+    if not drafts:  # what is left of 1 is the noise of the measurement
+        return Tile("Speedup", f"{metrics.speedup:.2f}", "×", "measured · this is the verifier alone")
     ideal = f"ideal {metrics.ideal_speedup:.2f}×" if metrics.ideal_speedup is not None else "measured"
     note, tone = (f"slower than alone · {ideal}", "bad") if metrics.speedup < 1 else (f"measured · {ideal}", "good")
     return Tile("Speedup", f"{metrics.speedup:.2f}", "×", note, tone)  # type: ignore[arg-type]
