@@ -36,6 +36,7 @@ class Run:
         settings: Settings,
         system: str = "",
         should_stop: Callable[[], bool] | None = None,
+        ends: Callable[[int], bool] | None = None,
     ) -> None:
         self.settings = settings
         self.rounds: list[Round] = []
@@ -45,6 +46,7 @@ class Run:
         self._asked_to_stop = should_stop or (lambda: False)
         tokens = pair.codec.encode_prompt(prompt, system)
         self._loop = _new_loop(pair, tokens, settings)
+        self._loop.writer.ends = ends
         self._prompt_tokens = len(tokens)
         self._baseline: list[float] = []
         self._timings = Timings()
@@ -201,13 +203,15 @@ def decode(
     baseline_steps: int = 0,
     max_seconds: float | None = None,
     should_stop: Callable[[], bool] | None = None,
+    ends: Callable[[int], bool] | None = None,
 ) -> Run:
     """Generate text, round by round.
 
     prompt: text, chat messages or token ids. rule: an acceptance rule with `num_draft_tokens` (default 5) tokens a
     round, or None for the verifier alone. seed: 0..2³²−1; None draws a fresh one (see `Run.trace.seed`). stop: the
     text ends behind the first of these strings. baseline_steps: time so many single-token steps of the verifier
-    before and after the run. max_seconds: end the run then. should_stop: asked before every round.
+    before and after the run. max_seconds: end the run then. should_stop: asked before every round. ends: told every
+    emitted token, in order; where it says true, the text ends behind that token.
 
     Returns an iterator of `Round`; its `trace` is the record so far. `ValueError` for bad settings or prompts;
     `NonFiniteLogits` while iterating if a model computes NaN or infinity.
@@ -225,4 +229,4 @@ def decode(
         baseline_steps=baseline_steps,
         max_seconds=max_seconds,
     )
-    return Run(pair, prompt, settings, system, should_stop)
+    return Run(pair, prompt, settings, system, should_stop, ends)

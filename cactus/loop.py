@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from cactus.acceptance import Rule
 from cactus.evidence import gather_evidence
-from cactus.interfaces import CachedModel, DraftContext, Drafter, Proposal
+from cactus.interfaces import CachedModel, DraftContext, Drafter, Proposal, Turn
 from cactus.pace import Pace, Steady
 from cactus.records import TokenWriter
 from cactus.sampling import SamplingParams, draw, probs_from_logits
@@ -52,17 +53,23 @@ class Loop:
     rounds_done: int = 0
     hidden: list[Tensor] = field(default_factory=list)
 
-    def prefill(self, should_stop: Callable[[], bool]) -> bool:
-        """Read the prompt but its last token, in chunks; False if stopped meanwhile."""
-        while (done := self.verifier.length) < len(self.committed) - 1:
-            if should_stop():
-                return False
-            end = min(done + PREFILL_CHUNK, len(self.committed) - 1)
-            self._feed(self.committed[done:end], keep=1)
-            self.verifier.rewind(end)
-        if self.drafter is not None and self._draft_room() > 0:
-            self.drafter.prefill(self.committed[:-1], self._take_hidden())
+    def prefill(self, should_stop: Callable[[], bool], turn: Turn = nullcontext) -> bool:
+        """Read the prompt but its last token, in chunks, each in a turn; False if stopped meanwhile."""
+        while self.verifier.length < len(self.committed) - 1:
+            with turn():
+                if should_stop():
+                    return False
+                self._read_chunk()
         return True
+
+    def _read_chunk(self) -> None:
+        """The next part of the prompt, with both models."""
+        done = self.verifier.length
+        end = min(done + PREFILL_CHUNK, len(self.committed) - 1)
+        self._feed(self.committed[done:end], keep=1)
+        self.verifier.rewind(end)
+        if self.drafter is not None and self._draft_room() > 0:
+            self.drafter.prefill(self.committed[:end], self._take_hidden())
 
     def step(self) -> Round:
         """One round."""
@@ -149,11 +156,23 @@ class Loop:
         if self.rule is not None:
             self.rule = self.rule.advance(sum(token.kl or 0.0 for token in tokens if token.judged))
 
-    def time_single_steps(self, steps: int, should_stop: Callable[[], bool]) -> list[float]:
+    def time_single_steps(self, steps: int, should_stop: Callable[[], bool], turn: Turn = nullcontext) -> list[float]:
         """Seconds of `steps` rounds with m = 0 on copies of the verifier's cache and the text: nothing else moves."""
         steps = min(steps + BASELINE_WARMUP, self.verifier.context_length - len(self.committed))
+        with turn():
+            alone = self._alone(steps)
+        seconds = []
+        for _ in range(steps):
+            with turn():
+                if should_stop():
+                    break
+                seconds.append(alone.step().seconds)
+        return seconds[BASELINE_WARMUP:]
+
+    def _alone(self, steps: int) -> Loop:
+        """A copy that goes its own way for so many steps: the verifier alone, with a seed of its own."""
         writer = replace(self.writer, stream=self.writer.stream.fork(), stops=StopStrings(()), eos_ids=frozenset())
-        alone = replace(
+        return replace(
             self,
             verifier=self.verifier.fork(),
             drafter=None,
@@ -163,9 +182,3 @@ class Loop:
             judge_generator=torch.Generator(self.verifier.device).manual_seed(0),
             hidden=[],
         )
-        seconds = []
-        for _ in range(steps):
-            if should_stop():
-                break
-            seconds.append(alone.step().seconds)
-        return seconds[BASELINE_WARMUP:]

@@ -30,6 +30,7 @@ class TokenWriter:
     max_new_tokens: int
     describe: Callable[[int], str]
     limit_reason: StopReason = "length"  # why there is a limit: asked for, or the context's end
+    ends: Callable[[int], bool] | None = None  # hears every emitted token; true ends the text behind it
     emitted: int = 0
     stop_reason: StopReason | None = None
     _names: dict[int, str] = field(default_factory=dict)
@@ -58,9 +59,10 @@ class TokenWriter:
         self.emitted += 1
         text = self.stream.push(token)
         cut = self.stops.cut(text)
+        asked_to_end = self.ends is not None and self.ends(token)
         if cut is not None:
             text, self.stop_reason = cut, "stop"
-        elif token in self.eos_ids:
+        elif token in self.eos_ids or asked_to_end:
             self.stop_reason = "stop"
         elif self.left <= 0:
             self.stop_reason = self.limit_reason
