@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,6 +17,9 @@ Prompt = str | Sequence[dict[str, str]] | Sequence[int]
 
 Choose = Callable[[Tensor, Sequence[int]], tuple[int, Tensor]]
 """(logits[vocab], tokens before it) -> (drawn token, the float32 distribution [vocab] it was drawn from)."""
+
+Turn = Callable[[], AbstractContextManager[object]]
+"""Entered around every use of the models, a round or less: between two of them, others may use them."""
 
 
 @dataclass(frozen=True)
