@@ -8,12 +8,13 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 
 import torch
 
 from cactus.acceptance import Rule
 from cactus.errors import PromptError
-from cactus.interfaces import ModelPair, Prompt
+from cactus.interfaces import ModelPair, Prompt, Turn
 from cactus.loop import Loop
 from cactus.pace import Paying, Steady
 from cactus.records import TokenWriter
@@ -37,6 +38,7 @@ class Run:
         system: str = "",
         should_stop: Callable[[], bool] | None = None,
         ends: Callable[[int], bool] | None = None,
+        turn: Turn = nullcontext,
     ) -> None:
         self.settings = settings
         self.rounds: list[Round] = []
@@ -44,6 +46,8 @@ class Run:
         self._pair = pair
         self._prompt = prompt
         self._asked_to_stop = should_stop or (lambda: False)
+        self._take_turn = turn
+        self._waited = 0.0
         tokens = pair.codec.encode_prompt(prompt, system)
         self._loop = _new_loop(pair, tokens, settings)
         self._loop.writer.ends = ends
@@ -68,10 +72,10 @@ class Run:
         """Read the prompt and time the baseline now rather than with the first round."""
         if self._began is not None:
             return
-        self._began = time.perf_counter()
-        if not self._loop.prefill(self._should_stop):
+        self._began = self._clock()
+        if not self._loop.prefill(self._should_stop, self._turn):
             self.stop_reason = self._cancel_reason()
-        self._timings = Timings(prefill_seconds=time.perf_counter() - self._began)
+        self._timings = Timings(prefill_seconds=self._clock() - self._began)
         self._measure_baseline()
 
     @property
@@ -100,13 +104,7 @@ class Run:
     def _run(self) -> Generator[Round]:
         try:
             self.prefill()
-            while self.stop_reason is None:
-                if self._should_stop():
-                    self.stop_reason = self._cancel_reason()
-                    break
-                round_ = self._loop.step()
-                self.rounds.append(round_)
-                self.stop_reason = self._loop.writer.stop_reason
+            while self.stop_reason is None and (round_ := self._step()) is not None:
                 yield round_
             self._measure_baseline()
         except (GeneratorExit, KeyboardInterrupt):
@@ -118,12 +116,34 @@ class Run:
         finally:
             self._finish()
 
+    def _step(self) -> Round | None:
+        """The next round, in a turn; None where the run is to stop instead."""
+        with self._turn():
+            if self._should_stop():
+                self.stop_reason = self._cancel_reason()
+                return None
+            round_ = self._loop.step()
+        self.rounds.append(round_)
+        self.stop_reason = self._loop.writer.stop_reason
+        return round_
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        asked = time.perf_counter()
+        with self._take_turn():
+            self._waited += time.perf_counter() - asked
+            yield
+
+    def _clock(self) -> float:
+        """Seconds of a clock that stands still while others have their turns."""
+        return time.perf_counter() - self._waited
+
     def _should_stop(self) -> bool:
         return self._asked_to_stop() or self._out_of_time()
 
     def _out_of_time(self) -> bool:
         limit, began = self.settings.max_seconds, self._began
-        return limit is not None and began is not None and time.perf_counter() - began > limit
+        return limit is not None and began is not None and self._clock() - began > limit
 
     def _cancel_reason(self) -> StopReason:
         return "cancelled" if self._asked_to_stop() else "time"
@@ -131,9 +151,9 @@ class Run:
     def _measure_baseline(self) -> None:
         if not self.settings.baseline_steps or self.stop_reason in ("cancelled", "time"):
             return
-        started = time.perf_counter()
-        self._baseline += self._loop.time_single_steps(self.settings.baseline_steps, self._should_stop)
-        spent = self._timings.baseline_seconds + time.perf_counter() - started
+        started = self._clock()
+        self._baseline += self._loop.time_single_steps(self.settings.baseline_steps, self._should_stop, self._turn)
+        spent = self._timings.baseline_seconds + self._clock() - started
         self._timings = self._timings.model_copy(update={"baseline_seconds": spent})
 
     def _baseline_record(self) -> Baseline | None:
@@ -143,8 +163,9 @@ class Run:
         return Baseline(seconds_per_token=seconds, steps=len(self._baseline), how=BASELINE_HOW)
 
     def _finish(self) -> None:
-        total = time.perf_counter() - self._began if self._began is not None else 0.0
-        self._timings = self._timings.model_copy(update={"total_seconds": total})
+        own = self._clock() - self._began if self._began is not None else 0.0
+        spent = {"total_seconds": own + self._waited, "waiting_seconds": self._waited}
+        self._timings = self._timings.model_copy(update=spent)
 
 
 def _new_loop(pair: ModelPair, prompt: list[int], settings: Settings) -> Loop:
@@ -204,14 +225,17 @@ def decode(
     max_seconds: float | None = None,
     should_stop: Callable[[], bool] | None = None,
     ends: Callable[[int], bool] | None = None,
+    turn: Turn = nullcontext,
 ) -> Run:
     """Generate text, round by round.
 
     prompt: text, chat messages or token ids. rule: an acceptance rule with `num_draft_tokens` (default 5) tokens a
     round, or None for the verifier alone. seed: 0..2³²−1; None draws a fresh one (see `Run.trace.seed`). stop: the
     text ends behind the first of these strings. baseline_steps: time so many single-token steps of the verifier
-    before and after the run. max_seconds: end the run then. should_stop: asked before every round. ends: told every
-    emitted token, in order; where it says true, the text ends behind that token.
+    before and after the run. max_seconds: end the run then; waiting for turns does not count. should_stop: asked
+    before every round. ends: told every emitted token, in order; where it says true, the text ends behind that token.
+    turn: entered around every use of the models, so that several runs can take turns (`turns.Line`); the time waited
+    for it is in `timings.waiting_seconds` and the total alone.
 
     Returns an iterator of `Round`; its `trace` is the record so far. `ValueError` for bad settings or prompts;
     `NonFiniteLogits` while iterating if a model computes NaN or infinity.
@@ -229,4 +253,4 @@ def decode(
         baseline_steps=baseline_steps,
         max_seconds=max_seconds,
     )
-    return Run(pair, prompt, settings, system, should_stop, ends)
+    return Run(pair, prompt, settings, system, should_stop, ends, turn)
