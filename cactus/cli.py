@@ -36,6 +36,8 @@ COMMANDS = {
     "acceptance": Command("cactus.training.acceptance_command", "how often a pair's drafts are accepted, by position"),
     "pairs": Command("cactus.commands.pairs", "list the model pairs"),
     "record": Command("cactus.commands.record", "record the runs that the page shows without a model"),
+    "check": Command("cactus.commands.check", "read saved traces and check every verdict in them again"),
+    "schema": Command("cactus.commands.schema", "the JSON Schema of saved traces"),
     "fetch": Command("cactus.commands.fetch", "get a pair's weights ahead of time, or check them"),
     "train": Command("cactus.training.command", "train a pair's draft model"),
 }

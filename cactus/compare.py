@@ -16,11 +16,12 @@ from typing import Any, Literal, Protocol
 from pydantic import Field
 
 from cactus.bench.methods import MethodSpec, parse_method
+from cactus.documents import Many, read_document
 from cactus.errors import CactusError
 from cactus.metrics import Metrics, Tally
 from cactus.session import VERIFIER_ONLY, LiveRun, RunRequest
 from cactus.settings import DraftLength, fresh_seed, parse_draft_length
-from cactus.trace import Record, Round, Trace
+from cactus.trace import Record, Round, Trace, TraceError
 from cactus.weights.source import Progress
 
 FEWEST, MOST = 1, 3  # lanes besides the verifier alone
@@ -91,10 +92,22 @@ class Comparison(Record):
     """Everything of a comparison in one JSON object."""
 
     schema_: Literal["cactus-comparison/1"] = Field(default="cactus-comparison/1", alias="schema")
-    lanes: tuple[Trace, ...]
+    lanes: Many[Trace]
 
     def to_json(self, indent: int | None = None) -> str:
         return self.model_dump_json(by_alias=True, indent=indent)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Comparison:
+        """Read a comparison; `TraceError` names the first place that is wrong."""
+        return read_document(text, "comparison", cls).checked()
+
+    def checked(self) -> Comparison:
+        """Itself; `TraceError` where a lane's verdicts do not follow from its numbers."""
+        for lane, trace in enumerate(self.lanes):
+            if faults := trace.check():
+                raise TraceError(f"not a consistent comparison: lanes[{lane}]: {faults[0]}")
+        return self
 
 
 def parse_lane(text: str) -> Lane:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from cactus.documents import MAX_BYTES
 from cactus.errors import CactusError
 from cactus.paths import ASSETS
 from cactus.settings import DraftLength
@@ -88,6 +90,15 @@ def read(file: str, folder: Path | None = None) -> Trace:
     if file not in names:
         raise CactusError(f"recorded run is {file!r:.60}; {', '.join(names) or 'none was recorded'}")
     try:
-        return Trace.from_json(gzip.decompress(((folder or RUNS) / file).read_bytes()))
-    except (OSError, EOFError) as error:
+        return Trace.from_json(unpacked((folder or RUNS) / file))
+    except (OSError, EOFError, zlib.error) as error:
         raise CactusError(f"the recorded run {file} cannot be read: {error}") from None
+
+
+def unpacked(path: Path) -> bytes:
+    """A file's content, gunzipped where its name says so; of a very long one only the beginning, too long for a trace.
+
+    `OSError`, `EOFError` or `zlib.error` for damaged files.
+    """
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        return file.read(MAX_BYTES + 1)

@@ -10,12 +10,11 @@ from typing import Literal
 from cactus.acceptance import Rule
 from cactus.errors import CactusError
 from cactus.sampling import SamplingParams
-from cactus.trace import MAX_DRAFT_TOKENS
+from cactus.trace import MAX_DRAFT_TOKENS, MAX_SEED
 
 DEFAULT_DRAFT_TOKENS = 5
 AUTO = "auto"  # a draft length: as many tokens as pay, up to the most there are
 DraftLength = int | Literal["auto"]
-MAX_SEED = 2**32 - 1
 
 
 def fresh_seed() -> int:

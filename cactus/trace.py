@@ -1,23 +1,30 @@
 """Records of a run: token, round, trace. The single source of every number and colour shown anywhere.
 
 A trace can be saved, shared, loaded and replayed without a model, and every verdict in it can be checked
-again from its own numbers (`Trace.check`). This module knows neither tensors nor pages; `metrics` derives the
-numbers from these records.
+again from its own numbers (`Trace.check`). Its format is published as a JSON Schema made from these records
+(`trace_schema`, `assets/trace.schema.json`). This module knows neither tensors nor pages; `metrics` derives the
+numbers from these records, `documents` reads files.
 """
 
 from __future__ import annotations
 
 import math
+from itertools import dropwhile
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from cactus.errors import CactusError
+from cactus.documents import MAX_WHOLE, Entries, Many, Record, TraceError, read_document, schema_of
 from cactus.metrics import Metrics, Tally
+
+__all__ = [
+    "MAX_DRAFT_TOKENS", "MAX_SEED", "Baseline", "Record", "Round", "Status", "StopReason", "Timings", "Token",
+    "TopToken", "Trace", "TraceError", "trace_schema",
+]  # fmt: skip
 
 Schema = Literal["cactus-trace/1"]
 MAX_DRAFT_TOKENS = 16  # that a round may draft; "auto" goes no further
-MAX_JSON_BYTES = 64 * 1024 * 1024
+MAX_SEED = 2**32 - 1
 
 Status = Literal["accepted", "rejected", "recovered", "bonus", "discarded", "sampled"]
 StopReason = Literal["stop", "length", "context", "cancelled", "time", "error"]
@@ -25,23 +32,22 @@ EMITTED: frozenset[str] = frozenset({"accepted", "recovered", "bonus", "sampled"
 JUDGED: frozenset[str] = frozenset({"accepted", "rejected"})
 
 
-class TraceError(CactusError):
-    """A trace file cannot be used; the message names the first field that is wrong."""
-
-
 def _read_infinity(value: Any) -> Any:
     return math.inf if value == "Infinity" else value
 
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
-Seconds = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0.0, le=1e9, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, le=MAX_WHOLE)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
 # A divergence is infinite where the verifier gives probability 0; JSON has no number for that.
-Nats = Annotated[float, BeforeValidator(_read_infinity), Field(ge=-1e-3)]
-
-
-class Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, ser_json_inf_nan="strings")
+LEAST_NATS = -1e-3
+Nats = Annotated[
+    float,
+    BeforeValidator(_read_infinity),
+    Field(ge=LEAST_NATS),
+    WithJsonSchema({"anyOf": [{"type": "number", "minimum": LEAST_NATS}, {"const": "Infinity"}]}),
+]
 
 
 class TopToken(Record):
@@ -73,8 +79,8 @@ class Token(Record):
     entropy: Nats | None = None
     kl: Nats | None = None
     output_kl: Nats | None = None
-    top_draft: tuple[TopToken, ...] = ()
-    top_verifier: tuple[TopToken, ...] = ()
+    top_draft: Many[TopToken] = ()
+    top_verifier: Many[TopToken] = ()
 
     @property
     def emitted(self) -> bool:
@@ -107,7 +113,7 @@ class Round(Record):
     verify_seconds: Seconds
     judge_seconds: Seconds
     record_seconds: Seconds = 0.0
-    tokens: tuple[Token, ...]
+    tokens: Many[Token]
 
     @property
     def emitted(self) -> tuple[Token, ...]:
@@ -141,16 +147,20 @@ class Baseline(Record):
     `seconds_per_token` is the median over `steps` timed single-token steps; `how` says when they were taken.
     """
 
-    seconds_per_token: Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
-    steps: Annotated[int, Field(ge=1)]
+    seconds_per_token: Annotated[float, Field(gt=0.0, le=1e9, allow_inf_nan=False)]
+    steps: Annotated[int, Field(ge=1, le=MAX_WHOLE)]
     how: str
 
 
 class Timings(Record):
-    """Seconds outside the rounds: reading the prompt, timing the baseline, and the whole run on the wall."""
+    """Seconds outside the rounds: reading the prompt, timing the baseline, and the whole run on the wall.
+
+    `waiting_seconds`: while other runs had their turns on the models; part of the total and of no other seconds.
+    """
 
     prefill_seconds: Seconds = 0.0
     baseline_seconds: Seconds = 0.0
+    waiting_seconds: Seconds = 0.0
     total_seconds: Seconds = 0.0
 
 
@@ -159,23 +169,26 @@ class Trace(Record):
 
     `method` is the name of an acceptance rule, or "ar" for the verifier alone. `sampling` holds the fields of
     `SamplingParams`. `num_draft_tokens` is "auto" where each round drafted as many as paid. `prompt` is what the
-    caller gave: text, chat messages or token ids.
+    caller gave: text, chat messages or token ids; `raw`: a text that was not put into the chat template. Of its
+    `prompt_tokens`, `cached_tokens` had been read in the turn before.
     """
 
     schema_: Schema = Field(default="cactus-trace/1", alias="schema")
     pair: str
     method: str
-    params: dict[str, float | int | str]
+    params: Entries[Number | int | str]
     num_draft_tokens: Count | Literal["auto"]
-    sampling: dict[str, float | int]
+    sampling: Entries[Number | int]
     max_new_tokens: Count
-    seed: int
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)]
     device: str
     dtype: str
-    versions: dict[str, str]
-    prompt: str | tuple[dict[str, str], ...] | tuple[Count, ...]
+    versions: Entries[str]
+    prompt: str | Many[Entries[str]] | Many[Count]
+    raw: bool = False
     prompt_tokens: Count
-    rounds: tuple[Round, ...] = ()
+    cached_tokens: Count = 0
+    rounds: Many[Round] = ()
     stop_reason: StopReason | None = None
     baseline: Baseline | None = None
     timings: Timings = Timings()
@@ -217,23 +230,19 @@ class Trace(Record):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Trace:
-        """Read a trace; `TraceError` names the first field that is missing, of a wrong type or inconsistent."""
-        if len(text) > MAX_JSON_BYTES:
-            raise TraceError(f"the trace is {len(text):,} bytes long; at most {MAX_JSON_BYTES:,} are read")
-        try:
-            trace = cls.model_validate_json(text)
-        except ValidationError as error:
-            raise TraceError(_first_error(error)) from None
-        faults = trace.check()
-        if faults:
+        """Read a trace; `TraceError` names the first place that is missing, of a wrong type or inconsistent."""
+        return read_document(text, "trace", cls).checked()
+
+    def checked(self) -> Trace:
+        """Itself; `TraceError` where a verdict does not follow from its numbers."""
+        if faults := self.check():
             raise TraceError(f"not a consistent trace: {faults[0]}")
-        return trace
+        return self
 
 
-def _first_error(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    where = ".".join(str(part) for part in first["loc"]) or "file"
-    return f"not a usable trace: {where}: {first['msg']}"
+def trace_schema() -> dict[str, Any]:
+    """The JSON Schema of a saved trace: the content of `assets/trace.schema.json`."""
+    return schema_of(Trace)
 
 
 def _round_faults(round_: Round, index: int, position: int) -> list[str]:
@@ -243,7 +252,9 @@ def _round_faults(round_: Round, index: int, position: int) -> list[str]:
     for token in round_.tokens:
         if token.judged and (token.uniform < token.accept_prob) != (token.status == "accepted"):  # type: ignore[operator]
             sign = "<" if token.status == "rejected" else "≥"
-            faults.append(f"token {token.text!r} is {token.status} though {token.uniform} {sign} {token.accept_prob}")
+            faults.append(
+                f"token {token.text!r:.40} is {token.status} though {token.uniform} {sign} {token.accept_prob}"
+            )
     if not _well_ordered([token.status for token in round_.tokens]):
         faults.append("the tokens' statuses are in an impossible order")
     expected = [position + offset for offset in range(len(round_.emitted))]
@@ -254,9 +265,7 @@ def _round_faults(round_: Round, index: int, position: int) -> list[str]:
 
 def _well_ordered(statuses: list[str]) -> bool:
     """accepted… then (rejected, discarded…, recovered) or (discarded… after a stop) or bonus or sampled."""
-    tail = statuses[:]
-    while tail and tail[0] == "accepted":
-        tail.pop(0)
+    tail = list(dropwhile(lambda status: status == "accepted", statuses))
     if not tail or tail in (["bonus"], ["sampled"]):
         return True
     if tail[0] == "rejected":
