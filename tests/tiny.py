@@ -8,14 +8,21 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3Config,
     Gemma3ForCausalLM,
+    Gemma3ForConditionalGeneration,
     Gemma3TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    SiglipVisionConfig,
 )
 
 from cactus.pairs import Pair, pair_from_models
@@ -61,16 +68,43 @@ SIZES: dict[str, Any] = {
 }
 
 
-def _gemma3(**sizes: Any) -> PreTrainedModel:
+WINDOW = 8
+
+
+def _windows(sizes: dict[str, Any]) -> dict[str, Any]:
+    """Gemma's: every other layer sees the last few tokens only. Tied embeddings would repeat one token for ever."""
     layers = ["sliding_attention", "full_attention"] * (sizes["num_hidden_layers"] // 2)
-    config = Gemma3TextConfig(**sizes, sliding_window=8, layer_types=layers, query_pre_attn_scalar=8)
-    return Gemma3ForCausalLM(config)
+    own = {"sliding_window": WINDOW, "layer_types": layers, "query_pre_attn_scalar": 8, "tie_word_embeddings": False}
+    return {**sizes, **own}
+
+
+def _gemma2(**sizes: Any) -> PreTrainedModel:
+    """Soft caps low enough to bite."""
+    return Gemma2ForCausalLM(Gemma2Config(**_windows(sizes), attn_logit_softcapping=2.0, final_logit_softcapping=4.0))
+
+
+def _gemma3_with_images(**sizes: Any) -> PreTrainedModel:
+    """A checkpoint that reads images too, of which only the text part is used."""
+    vision = SiglipVisionConfig(
+        hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, image_size=28, patch_size=14
+    )
+    text = Gemma3TextConfig(**_windows(sizes))
+    config = Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4, image_token_index=4)
+    config.eos_token_id, config.tie_word_embeddings = text.eos_token_id, text.tie_word_embeddings
+    config.initializer_range = text.initializer_range
+    return Gemma3ForConditionalGeneration(config)
 
 
 FAMILIES = {
     "llama": lambda **sizes: LlamaForCausalLM(LlamaConfig(**sizes)),
     "qwen3": lambda **sizes: Qwen3ForCausalLM(Qwen3Config(**sizes)),
-    "gemma3": _gemma3,
+    "gemma3": lambda **sizes: Gemma3ForCausalLM(Gemma3TextConfig(**_windows(sizes))),
+}
+ARCHITECTURES = FAMILIES | {
+    "smollm2": lambda **sizes: LlamaForCausalLM(LlamaConfig(**sizes, tie_word_embeddings=True)),
+    "qwen2": lambda **sizes: Qwen2ForCausalLM(Qwen2Config(**{k: v for k, v in sizes.items() if k != "head_dim"})),
+    "gemma2": _gemma2,
+    "gemma3 with images": _gemma3_with_images,
 }
 
 
@@ -79,14 +113,14 @@ def model(family: str = "llama", seed: int = 0, **changes: Any) -> PreTrainedMod
     """A random float32 model of 300 tokens; the same seed gives the same weights."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        made = FAMILIES[family](**{**SIZES, "vocab_size": 300, **changes})
+        made = ARCHITECTURES[family](**{**SIZES, "vocab_size": 300, **changes})
     return made.eval().requires_grad_(False)
 
 
 @cache
 def near(family: str = "llama", seed: int = 0, noise: float = 0.02, **changes: Any) -> PreTrainedModel:
     """`model` with its weights disturbed: a draft model that is often, not always, right."""
-    made = FAMILIES[family](**{**SIZES, "vocab_size": 300, **changes})
+    made = ARCHITECTURES[family](**{**SIZES, "vocab_size": 300, **changes})
     made.load_state_dict(model(family, seed).state_dict())
     generator = torch.Generator().manual_seed(seed + 1)
     with torch.no_grad():

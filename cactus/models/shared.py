@@ -1,12 +1,11 @@
 """A small draft model that borrows the verifier's embeddings and output head.
 
-It is an ordinary Llama of a few layers: `embed_tokens` is the verifier's own tensor,
+Whatever the verifier's family, it is an ordinary Llama of a few layers: `embed_tokens` is the verifier's own tensor,
 `lm_head` holds the verifier's head rows of `token_ids`, the tokens worth drafting, so
 its logits are over those k tokens only. On disk are only the layers, the last norm and
 `token_ids`. Knows nothing of sampling, rules, or how the layers were trained.
 """
 
-import copy
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +16,8 @@ from huggingface_hub import save_torch_state_dict
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import LlamaForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from cactus.errors import CactusError
 
@@ -33,6 +33,19 @@ _CONFIG = (
     "num_key_value_heads",
     "vocab_size",
 )
+# What it has in common with the verifier, where the verifier has it.
+_SHAPE = (
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+    "rms_norm_eps",
+    "attention_bias",
+    "mlp_bias",
+    "initializer_range",
+)
 _SHARD_SIZE = "8MB"  # stays below the 10 MB at which repositories want Git LFS
 
 
@@ -42,33 +55,53 @@ def build(
     num_layers: int = 2,
     init_from: Sequence[int] = (0, -1),
 ) -> LlamaForCausalLM:
-    """A draft model whose layers start as copies of the verifier's layers `init_from`."""
-    _check_token_ids(token_ids, verifier_model.config.vocab_size)
+    """A draft model whose layers start as copies of the verifier's layers `init_from`, as far as they have the same."""
+    _check_token_ids(token_ids, _text_config(verifier_model).vocab_size)
     if len(init_from) != num_layers:
         raise CactusError(f"init_from names {len(init_from)} layers, num_layers is {num_layers}")
     draft_model = empty(verifier_model, token_ids, num_layers)
-    layers = verifier_model.model.layers
+    decoder = verifier_model.get_decoder()
     for layer, source in zip(draft_model.model.layers, init_from, strict=True):
-        layer.load_state_dict(layers[source].state_dict())
-    draft_model.model.norm.load_state_dict(verifier_model.model.norm.state_dict())
+        _copy_common(layer, decoder.layers[source])
+    _copy_common(draft_model.model.norm, decoder.norm)
     return draft_model
+
+
+def _copy_common(module: nn.Module, source: nn.Module) -> None:
+    """What both have by the same name: other families have more norms, or biases, than a Llama layer."""
+    own = module.state_dict()
+    module.load_state_dict(own | {name: value for name, value in source.state_dict().items() if name in own})
 
 
 def empty(verifier_model: PreTrainedModel, token_ids: Tensor, num_layers: int) -> LlamaForCausalLM:
     """The right shape, verifier's embeddings and head, layers not yet meaningful."""
-    embeddings, head = verifier_model.get_input_embeddings(), verifier_model.lm_head.weight
-    config = copy.deepcopy(verifier_model.config)
-    config.num_hidden_layers, config.tie_word_embeddings = num_layers, False
+    head, text = verifier_model.get_output_embeddings().weight, _text_config(verifier_model)
+    config = _llama_config(text, num_layers)
     config.vocab_size, config.pad_token_id = 1, None  # spares a table that is replaced at once
     with torch.random.fork_rng(devices=[]):  # the random layers are replaced; leave no trace of them
         draft_model = LlamaForCausalLM(config).to(device=head.device, dtype=head.dtype)
-    # `to` has rounded the rotary frequencies as well; the verifier's are as precise as they were made.
-    draft_model.model.rotary_emb = copy.deepcopy(verifier_model.model.rotary_emb)
-    draft_model.model.embed_tokens = embeddings
+    # `to` has rounded the rotary frequencies as well: made anew they are as precise as the verifier's.
+    draft_model.model.rotary_emb = LlamaRotaryEmbedding(config).to(head.device)
+    draft_model.model.embed_tokens = verifier_model.get_input_embeddings()
     draft_model.lm_head = _trimmed_head(head, token_ids)
-    config.vocab_size = verifier_model.config.vocab_size  # of what it reads, not what it drafts
-    config.pad_token_id = verifier_model.config.pad_token_id
+    config.vocab_size, config.pad_token_id = text.vocab_size, text.pad_token_id  # of what it reads, not what it drafts
     return draft_model.eval()
+
+
+def _text_config(model: PreTrainedModel) -> PreTrainedConfig:
+    return model.config.get_text_config(decoder=True)
+
+
+def _llama_config(text: PreTrainedConfig, num_layers: int) -> LlamaConfig:
+    """Of a Llama as wide as a model with this configuration."""
+    rope = text.rope_parameters
+    return LlamaConfig(
+        num_hidden_layers=num_layers,
+        rope_parameters=dict(rope.get("full_attention", rope)),  # some have one for each kind of layer
+        hidden_act=getattr(text, "hidden_act", None) or text.hidden_activation,
+        attn_implementation=text._attn_implementation,
+        **{name: getattr(text, name) for name in _SHAPE if hasattr(text, name)},
+    )
 
 
 def _trimmed_head(head: Tensor, token_ids: Tensor) -> nn.Linear:
@@ -124,12 +157,12 @@ def read(folder: str | Path, verifier_model: PreTrainedModel) -> tuple[dict[str,
     if not isinstance(config.get("num_hidden_layers"), int):
         raise CactusError(f"{folder}: config.json does not say num_hidden_layers")
     for name in ("hidden_size", "vocab_size"):
-        found, wanted = config.get(name), getattr(verifier_model.config, name)
+        found, wanted = config.get(name), getattr(_text_config(verifier_model), name)
         if found != wanted:
             raise CactusError(f"{folder}: {name} is {found}, the verifier's is {wanted}")
     state = _read_shards(folder)
     token_ids = state.pop("token_ids", torch.empty(0)).long()
-    _check_token_ids(token_ids, verifier_model.config.vocab_size)
+    _check_token_ids(token_ids, _text_config(verifier_model).vocab_size)
     return state, token_ids, config["num_hidden_layers"]
 
 
