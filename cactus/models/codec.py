@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from jinja2 import TemplateError
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -22,22 +23,43 @@ def eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> froze
     return frozenset(i for i in [*ids, tokenizer.eos_token_id] if i is not None)
 
 
-def check_same_tokens(draft: PreTrainedTokenizerBase, verifier: PreTrainedTokenizerBase) -> None:
-    """`CactusError` naming the first id that the two tokenizers map to different tokens."""
+def check_same_tokens(
+    draft: PreTrainedTokenizerBase,
+    verifier: PreTrainedTokenizerBase,
+    names: tuple[str, str] = ("the draft model", "the verifier"),
+) -> None:
+    """`CactusError` naming the first id that the two tokenizers map to different tokens, and what would be needed.
+
+    names: of the two models, for the message.
+    """
     ours, theirs = ({i: token for token, i in t.get_vocab().items()} for t in (draft, verifier))
-    for token_id in sorted(ours.keys() | theirs.keys()):
-        if ours.get(token_id) != theirs.get(token_id):
-            raise CactusError(
-                f"the draft model's and the verifier's tokenizers differ: token {token_id} is "
-                f"{ours.get(token_id)!r} for the draft model and {theirs.get(token_id)!r} for the verifier"
-            )
+    different = [i for i in sorted(ours.keys() | theirs.keys()) if ours.get(i) != theirs.get(i)]
+    if different:
+        first = different[0]
+        raise CactusError(
+            f"the draft model's and the verifier's tokenizers differ: token {first} is "
+            f"{_said(ours, first)} for {names[0]} and {_said(theirs, first)} for {names[1]}; {len(different):,} of "
+            f"{len(ours.keys() | theirs.keys()):,} ids differ. Drafted tokens are judged as ids, so both need the same "
+            "tokenizer: take a draft model of the verifier's own family, or none (prompt lookup). Translating between "
+            "tokenizers is not done here"
+        )
+
+
+def _said(tokens: dict[int, str], token_id: int) -> str:
+    return repr(tokens[token_id]) if token_id in tokens else "no token at all"
 
 
 class HFCodec:
-    """Implements `interfaces.TextCodec`. vocab_size: columns of the verifier that have a token behind them."""
+    """Implements `interfaces.TextCodec`. vocab_size: columns of the verifier that have a token behind them.
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> None:
+    template: what the chat template is given beside the messages, such as {"enable_thinking": False}.
+    """
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, template: Mapping[str, Any] | None = None
+    ) -> None:
         self.tokenizer = tokenizer
+        self.template = dict(template or {})
         self.eos_ids = eos_ids(model, tokenizer)
         known = max(tokenizer.get_vocab().values()) + 1
         self.vocab_size = min(known, model.config.get_text_config(decoder=True).vocab_size)
@@ -62,6 +84,10 @@ class HFCodec:
             raise PromptError("the prompt is empty; write at least one word into a message")
         return self._encode_messages(messages, system)
 
+    def encode_text(self, text: str) -> list[int]:
+        """Token ids of a text that no template is put around; `PromptError` for an empty one."""
+        return self._check_ids(list(self.tokenizer(text)["input_ids"]))
+
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of tokens, special ones left out."""
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
@@ -80,8 +106,7 @@ class HFCodec:
         if system.strip():
             messages = [{"role": "system", "content": system}, *messages]
         if not self.has_template:
-            text = "\n\n".join(message["content"] for message in messages)
-            return self._check_ids(list(self.tokenizer(text)["input_ids"]))
+            return self.encode_text("\n\n".join(message["content"] for message in messages))
         try:
             return self._render(messages)
         except TemplateError:
@@ -94,7 +119,9 @@ class HFCodec:
             raise PromptError(f"the model's chat template refuses these messages: {error}") from error
 
     def _render(self, messages: list[Message]) -> list[int]:
-        rendered = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        rendered = self.tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=False, **self.template
+        )
         return self._check_ids(list(self.tokenizer(rendered, add_special_tokens=False)["input_ids"]))
 
     def _check_ids(self, ids: list[int]) -> list[int]:

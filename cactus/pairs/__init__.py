@@ -1,17 +1,24 @@
 """Model pairs: the registry, what each is made of, where its weights come from, and how it is loaded."""
 
-from cactus.pairs.custom import load_pair, pair_from_models
-from cactus.pairs.drafting import DrafterSource, Drafting, FeatureDraft, Lookup, OwnDraft, SharedDraft
-from cactus.pairs.pair import Pair
-from cactus.pairs.registry import (
-    DEFAULT_PAIR,
-    PAIRS,
-    POCKET_PAIR,
-    SMOLLM2_135M,
-    TWO_LAYER_PAIR,
-    find_pair,
-)
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from cactus.pairs.drafting import DrafterSource, Drafting, FeatureDraft, HubDraft, Lookup, OwnDraft, SharedDraft
+from cactus.pairs.registry import DEFAULT_PAIR, PAIRS, POCKET_PAIR, SMOLLM2_135M, TWO_LAYER_PAIR, find_pair
 from cactus.pairs.spec import PairSpec, Weights
+
+if TYPE_CHECKING:
+    from cactus.pairs.custom import load_pair, pair_from_models
+    from cactus.pairs.pair import Pair
+
+# Imported when first used: the registry can be read without torch.
+_LATER = {
+    "Pair": "cactus.pairs.pair",
+    "load_pair": "cactus.pairs.custom",
+    "pair_from_models": "cactus.pairs.custom",
+}
 
 __all__ = [
     "DEFAULT_PAIR",
@@ -22,6 +29,7 @@ __all__ = [
     "DrafterSource",
     "Drafting",
     "FeatureDraft",
+    "HubDraft",
     "Lookup",
     "OwnDraft",
     "Pair",
@@ -32,3 +40,9 @@ __all__ = [
     "load_pair",
     "pair_from_models",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'cactus.pairs' has no attribute {name!r}")
+    return getattr(import_module(_LATER[name]), name)

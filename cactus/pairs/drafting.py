@@ -1,28 +1,23 @@
-"""How a pair drafts: each source makes fresh drafters for a loaded verifier. A new way is one class with `build`."""
+"""How a pair drafts: each source makes fresh drafters for a loaded verifier. A new way is one class.
+
+What is needed to build is imported when it is: a list of pairs does not wait for torch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from transformers import PreTrainedModel
+from cactus.weights import HubWeights
+from cactus.weights.source import Progress, silent
 
-from cactus.drafters import FeatureDrafter, ModelDrafter, PromptLookup
-from cactus.interfaces import Drafter
-from cactus.models import (
-    HFCodec,
-    HFModel,
-    cached_models,
-    cheapest,
-    check_same_tokens,
-    context_length,
-    feature,
-    load_model,
-    load_tokenizer,
-    shared,
-)
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from cactus.interfaces import Drafter
+    from cactus.models import HFCodec
 
 
 class Drafting(NamedTuple):
@@ -33,7 +28,7 @@ class Drafting(NamedTuple):
 
 
 class DrafterSource(Protocol):
-    """How a pair drafts."""
+    """How a pair drafts. hub: the weights that have to come from the model hub, None for what is shipped."""
 
     @property
     def label(self) -> str: ...
@@ -41,22 +36,41 @@ class DrafterSource(Protocol):
     @property
     def size_bytes(self) -> int: ...
 
+    @property
+    def hub(self) -> HubWeights | None: ...
+
+    def fetch(self, progress: Progress = silent, *, verify: bool = False) -> None:
+        """Download what is not there yet."""
+
     def build(self, verifier: PreTrainedModel, codec: HFCodec) -> Drafting:
-        """Fresh drafters for this verifier."""
+        """Fresh drafters for this verifier, from what has been fetched."""
 
 
-@dataclass(frozen=True)
-class SharedDraft:
-    """A draft model in `folder` that borrows the verifier's embeddings and output head (`models.shared`)."""
+class Shipped:
+    """What the sources that are part of the installation have in common."""
 
     folder: Path
-    label: str = "two-layer draft model on the verifier's embeddings"
+    hub: HubWeights | None = None
 
     @property
     def size_bytes(self) -> int:
         return sum(file.stat().st_size for file in self.folder.glob("*.safetensors"))
 
+    def fetch(self, progress: Progress = silent, *, verify: bool = False) -> None:
+        """Nothing to download."""
+
+
+@dataclass(frozen=True)
+class SharedDraft(Shipped):
+    """A draft model in `folder` that borrows the verifier's embeddings and output head (`models.shared`)."""
+
+    folder: Path
+    label: str = "two-layer draft model on the verifier's embeddings"
+
     def build(self, verifier: PreTrainedModel, codec: HFCodec) -> Drafting:
+        from cactus.drafters import ModelDrafter
+        from cactus.models import HFModel, cached_models, cheapest, shared
+
         model, token_ids = shared.load(self.folder, verifier)
         model, weights = cheapest(model.requires_grad_(False), HFModel.one_step)
         new = cached_models(model)
@@ -64,17 +78,16 @@ class SharedDraft:
 
 
 @dataclass(frozen=True)
-class FeatureDraft:
+class FeatureDraft(Shipped):
     """A feature head in `folder` on the verifier's hidden states, embeddings and output head (`models.feature`)."""
 
     folder: Path
     label: str = "feature head on the verifier's hidden states"
 
-    @property
-    def size_bytes(self) -> int:
-        return sum(file.stat().st_size for file in self.folder.glob("*.safetensors"))
-
     def build(self, verifier: PreTrainedModel, codec: HFCodec) -> Drafting:
+        from cactus.drafters import FeatureDrafter
+        from cactus.models import cheapest, context_length, feature
+
         head, token_ids = feature.load(self.folder, verifier)
         head, weights = cheapest(head.requires_grad_(False), feature.HFFeatureHead.one_step)
         length = context_length(verifier)
@@ -86,21 +99,35 @@ class FeatureDraft:
 
 
 @dataclass(frozen=True)
-class OwnDraft:
+class OwnDraft(Shipped):
     """An ordinary draft model in `folder`: embeddings and head of its own, the verifier's tokenizer."""
 
     folder: Path
     label: str = "one-layer draft model"
 
+    def build(self, verifier: PreTrainedModel, codec: HFCodec) -> Drafting:
+        return _ordinary(self.folder, verifier, codec)
+
+
+@dataclass(frozen=True)
+class HubDraft:
+    """An ordinary draft model from the model hub, with the verifier's tokenizer."""
+
+    hub: HubWeights
+
+    @property
+    def label(self) -> str:
+        return self.hub.name
+
     @property
     def size_bytes(self) -> int:
-        return sum(file.stat().st_size for file in self.folder.glob("*.safetensors"))
+        return self.hub.size_bytes
+
+    def fetch(self, progress: Progress = silent, *, verify: bool = False) -> None:
+        self.hub.fetch(progress, verify=verify)
 
     def build(self, verifier: PreTrainedModel, codec: HFCodec) -> Drafting:
-        check_same_tokens(load_tokenizer(self.folder), codec.tokenizer)
-        model, weights = cheapest(load_model(self.folder, verifier.device, verifier.dtype), HFModel.one_step)
-        new = cached_models(model)
-        return Drafting(lambda: ModelDrafter(new(), codec.vocab_size), weights)
+        return _ordinary(self.hub.fetch(), verifier, codec)
 
 
 @dataclass(frozen=True)
@@ -109,6 +136,23 @@ class Lookup:
 
     label: str = "prompt lookup (n-grams of the text so far)"
     size_bytes: int = 0
+    hub: HubWeights | None = None
+
+    def fetch(self, progress: Progress = silent, *, verify: bool = False) -> None:
+        """Nothing to download."""
 
     def build(self, verifier: PreTrainedModel, codec: HFCodec) -> Drafting:
+        from cactus.drafters import PromptLookup
+
         return Drafting(lambda: PromptLookup(codec.vocab_size, verifier.device))
+
+
+def _ordinary(folder: Path, verifier: PreTrainedModel, codec: HFCodec) -> Drafting:
+    """A draft model of its own on the verifier's device; `CactusError` if its tokenizer is another."""
+    from cactus.drafters import ModelDrafter
+    from cactus.models import HFModel, cached_models, cheapest, check_same_tokens, load_model, load_tokenizer
+
+    check_same_tokens(load_tokenizer(folder), codec.tokenizer)
+    model, weights = cheapest(load_model(folder, verifier.device, verifier.dtype), HFModel.one_step)
+    new = cached_models(model)
+    return Drafting(lambda: ModelDrafter(new(), codec.vocab_size), weights)

@@ -1,23 +1,35 @@
-"""The registry of model pairs. Adding a pair is one entry of `PAIRS`."""
+"""The registry of model pairs. Adding a pair is one entry of `PAIRS`.
+
+Sampling settings of a hub pair are those its verifier's authors recommend.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from cactus.errors import CactusError
-from cactus.pairs.drafting import FeatureDraft, Lookup, OwnDraft, SharedDraft
+from cactus.pairs import hub_models as hub
+from cactus.pairs.drafting import FeatureDraft, HubDraft, Lookup, OwnDraft, SharedDraft
 from cactus.pairs.spec import PairSpec, Weights
 from cactus.paths import ASSETS
-from cactus.weights import HubSource, ShippedWeights, WheelSource
+from cactus.weights import HubSource, HubWeights, ShippedWeights, WheelSource
 
 DEFAULT_PAIR = "smollm2-135m"
 TWO_LAYER_PAIR = "smollm2-135m-two-layer"
 POCKET_PAIR = "pocket"  # needs nothing, so it is there when no other pair can be had
 
-
-def _registry(specs: Sequence[PairSpec]) -> dict[str, PairSpec]:
-    return {spec.name: spec for spec in specs}
-
+QWEN25: dict[str, Any] = {"temperature": 0.7, "top_p": 0.8, "top_k": 20}
+QWEN3: dict[str, Any] = {
+    "temperature": 0.7, "top_p": 0.8, "top_k": 20, "template": {"enable_thinking": False},
+    "notes": "answers at once: its thinking is switched off",
+}  # fmt: skip
+GEMMA2: dict[str, Any] = {
+    "temperature": 1.0, "top_p": 0.95, "top_k": 64, "notes": "takes a system prompt as part of the first message",
+}  # fmt: skip
+GEMMA3: dict[str, Any] = {"temperature": 1.0, "top_p": 0.95, "top_k": 64, "notes": GEMMA2["notes"]}
+LLAMA3: dict[str, Any] = {"temperature": 0.6, "top_p": 0.9}
+R1: dict[str, Any] = {"temperature": 0.6, "top_p": 0.95, "notes": "thinks aloud before it answers; give it room"}
 
 SMOLLM2_135M = Weights(
     "smollm2-135m-instruct",
@@ -37,7 +49,17 @@ SMOLLM2_135M = Weights(
     ),
     size_bytes=269_060_552,
     download_bytes=92_871_040,
+    licence="Apache-2.0",
 )
+
+
+def _hub(name: str, label: str, verifier: HubWeights, drafter: HubWeights, usual: dict[str, Any]) -> PairSpec:
+    return PairSpec(name, label, verifier, HubDraft(drafter), **usual)
+
+
+def _registry(specs: Sequence[PairSpec]) -> dict[str, PairSpec]:
+    return {spec.name: spec for spec in specs}
+
 
 PAIRS = _registry(
     [
@@ -70,6 +92,19 @@ PAIRS = _registry(
             examples="examples-pocket.json",
             prompts="pocket_prompts",
         ),
+        _hub("qwen2.5-0.5b-1.5b", "Qwen2.5 1.5B + 0.5B", hub.QWEN25_1_5B, hub.QWEN25_0_5B, QWEN25),
+        _hub("smollm2-135m-1.7b", "SmolLM2 1.7B + 135M", hub.SMOLLM2_1_7B, hub.SMOLLM2_135M, {}),
+        _hub("gemma3-1b-4b", "Gemma 3 4B + 1B", hub.GEMMA3_4B, hub.GEMMA3_1B, GEMMA3),
+        _hub("qwen2.5-0.5b-7b", "Qwen2.5 7B + 0.5B", hub.QWEN25_7B, hub.QWEN25_0_5B, QWEN25),
+        _hub("deepseek-r1-1.5b-7b", "DeepSeek-R1-Distill 7B + 1.5B", hub.R1_QWEN_7B, hub.R1_QWEN_1_5B, R1),
+        _hub("qwen3-0.6b-8b", "Qwen3 8B + 0.6B", hub.QWEN3_8B, hub.QWEN3_0_6B, QWEN3),
+        _hub("llama3-1b-8b", "Llama 3.1 8B + 3.2 1B", hub.LLAMA31_8B, hub.LLAMA32_1B, LLAMA3),
+        _hub("gemma2-2b-9b", "Gemma 2 9B + 2B", hub.GEMMA2_9B, hub.GEMMA2_2B, GEMMA2),
+        _hub("gemma3-1b-12b", "Gemma 3 12B + 1B", hub.GEMMA3_12B, hub.GEMMA3_1B, GEMMA3),
+        _hub("deepseek-r1-1.5b-14b", "DeepSeek-R1-Distill 14B + 1.5B", hub.R1_QWEN_14B, hub.R1_QWEN_1_5B, R1),
+        _hub("qwen3-0.6b-14b", "Qwen3 14B + 0.6B", hub.QWEN3_14B, hub.QWEN3_0_6B, QWEN3),
+        _hub("qwen3-1.7b-32b", "Qwen3 32B + 1.7B", hub.QWEN3_32B, hub.QWEN3_1_7B, QWEN3),
+        _hub("qwen3-4b-32b", "Qwen3 32B + 4B", hub.QWEN3_32B, hub.QWEN3_4B, QWEN3),
     ]
 )
 

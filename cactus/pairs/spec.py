@@ -1,15 +1,23 @@
-"""One entry of the registry: what a pair is made of, where its weights come from, and how it is loaded."""
+"""One entry of the registry: what a pair is made of, where its weights come from, and how it is loaded.
+
+What is needed to load is imported when it is: a list of pairs does not wait for torch.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from cactus.models import HFCodec, choose_device, choose_dtype, load_model, load_tokenizer
 from cactus.pairs.drafting import DrafterSource
-from cactus.pairs.pair import Pair
-from cactus.weights import ShippedWeights, Source, ensure, kept, origin
+from cactus.weights import HubWeights, ShippedWeights, Source, ensure, kept, origin
 from cactus.weights.source import Progress, part, silent
+
+if TYPE_CHECKING:
+    from cactus.pairs.pair import Pair
+
+FETCHING = 0.9  # the share of a load's progress that is left to the downloads
 
 
 @dataclass(frozen=True)
@@ -23,6 +31,7 @@ class Weights:
     sources: tuple[Source, ...]
     size_bytes: int
     download_bytes: int
+    licence: str
 
     @property
     def is_kept(self) -> bool:
@@ -40,34 +49,49 @@ class Weights:
 
 @dataclass(frozen=True)
 class PairSpec:
-    """One entry of the registry. `draft_length`, `temperature`: settings to start with.
+    """One entry of the registry. `draft_length`, `temperature`, `top_p`, `top_k`: settings to start with.
 
     examples: prompts that suit it, a file of the assets; prompts: the set it is trained and evaluated on, by name.
+    template: what the verifier's chat template is given beside the messages.
     """
 
     name: str
     label: str
-    verifier: Weights | ShippedWeights
+    verifier: Weights | ShippedWeights | HubWeights
     drafter: DrafterSource
     draft_length: int = 5
     temperature: float = 0.7
+    top_p: float = 1.0
+    top_k: int = 0
     notes: str = ""
     examples: str = "examples.json"
     prompts: str = "prompts"
+    template: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def hub_weights(self) -> tuple[HubWeights, ...]:
+        """Those of its weights that have to come from the model hub."""
+        found = (self.drafter.hub, self.verifier)
+        return tuple(weights for weights in found if isinstance(weights, HubWeights))
 
     def fetch(self, progress: Progress = silent, *, verify: bool = False) -> Path:
-        """The verifier's folder, downloaded and converted where it is not there yet."""
-        return self.verifier.fetch(progress, verify=verify)
+        """The verifier's folder, downloaded and converted where it, or the drafter, is not there yet."""
+        share = self.drafter.size_bytes / max(self.drafter.size_bytes + self.verifier.size_bytes, 1)
+        self.drafter.fetch(part(progress, 0.0, share), verify=verify)
+        return self.verifier.fetch(part(progress, share, 1.0), verify=verify)
 
     def load(
         self, device: str = "auto", dtype: str = "auto", progress: Progress = silent, static: bool = False
     ) -> Pair:
         """Fetch what is missing and load both models."""
-        folder = self.fetch(part(progress, 0.0, 0.9))
-        progress(0.9, f"loading {self.label}")
+        from cactus.models import HFCodec, choose_device, choose_dtype, load_model, load_tokenizer
+        from cactus.pairs.pair import Pair
+
         where = choose_device(device)
+        folder = self.fetch(part(progress, 0.0, FETCHING))
+        progress(FETCHING, f"loading {self.label}")
         model = load_model(folder, where, choose_dtype(dtype, where))
-        codec = HFCodec(load_tokenizer(folder), model)
+        codec = HFCodec(load_tokenizer(folder), model, self.template)
         drafting = self.drafter.build(model, codec)
         pair = Pair(self.name, model, codec, drafting.new, self.verifier.origin(folder), drafting.weights, static)
         pair.new_verifier()  # whatever is made once for all runs is made now

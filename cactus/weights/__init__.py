@@ -18,12 +18,23 @@ from pathlib import Path
 
 from cactus.errors import UnavailableError
 from cactus.weights.hub import HubSource
+from cactus.weights.hub_cache import HubWeights
 from cactus.weights.shipped import ShippedWeights
 from cactus.weights.source import Progress, Source, SourceError, silent
 from cactus.weights.store import Store, cache_folder
 from cactus.weights.wheel import WheelSource
 
-__all__ = ["HubSource", "ShippedWeights", "Source", "WheelSource", "cache_folder", "ensure", "kept", "origin"]
+__all__ = [
+    "HubSource",
+    "HubWeights",
+    "ShippedWeights",
+    "Source",
+    "WheelSource",
+    "cache_folder",
+    "ensure",
+    "kept",
+    "origin",
+]
 
 
 def ensure(sources: Sequence[Source], name: str, progress: Progress = silent, *, verify: bool = False) -> Path:

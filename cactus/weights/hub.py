@@ -7,6 +7,8 @@ Only safetensors, JSON and tokenizer files are taken: no pickles, no code. Respe
 from __future__ import annotations
 
 import functools
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -18,7 +20,7 @@ from cactus.weights.process import Growth, run_thread
 from cactus.weights.source import Progress, SourceError, require_space
 
 PATTERNS = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt"]
-REACH_SECONDS = 4.0
+REACH_SECONDS = 3.0
 STALL_SECONDS = 60.0
 
 
@@ -52,8 +54,8 @@ class HubSource:
     def fetch(self, work: Path, progress: Progress) -> Path:
         """Ask what there is, with a short time limit, then download that commit."""
         progress(None, f"looking for {self.repo_id} on the model hub")
-        info = self._look_up()
-        size = sum(file.size or 0 for file in info.siblings if _wanted(file.rfilename))
+        info = look_up(self.repo_id, self.revision)
+        size = wanted_bytes(info)
         require_space(work, size)
         folder = work / "snapshot"
         growth = Growth(work, size, STALL_SECONDS)
@@ -61,41 +63,63 @@ class HubSource:
         def tick() -> None:
             growth.report(progress, f"downloading {self.repo_id}")
 
-        run_thread(functools.partial(self._download, folder, info.sha), tick)
+        run_thread(functools.partial(download, self.repo_id, info.sha, folder), tick)
         return folder
 
-    def _look_up(self) -> Any:
-        from huggingface_hub import HfApi, constants
 
-        if constants.HF_HUB_OFFLINE:
-            raise SourceError("switched off (HF_HUB_OFFLINE)")
-        try:
-            return HfApi().model_info(self.repo_id, revision=self.revision, timeout=REACH_SECONDS, files_metadata=True)
-        except Exception as error:  # a dozen types: names, certificates, gates, time limits
-            raise SourceError(_reason(error)) from error
+def look_up(repo_id: str, revision: str | None = None) -> Any:
+    """What the repository holds, with sizes and commit. `SourceError` within `REACH_SECONDS` if the hub is silent."""
+    from huggingface_hub import HfApi, constants
 
-    def _download(self, folder: Path, commit: str | None) -> None:
-        from huggingface_hub import snapshot_download
+    if constants.HF_HUB_OFFLINE:
+        raise SourceError("switched off (HF_HUB_OFFLINE)")
+    found: list[Any] = []
+    deadline = time.monotonic() + REACH_SECONDS
 
-        try:
-            snapshot_download(
-                self.repo_id,
-                revision=commit,
-                local_dir=folder,
-                allow_patterns=PATTERNS,
-                ignore_patterns=["*/*"],
-                tqdm_class=_NoBar,
-            )
-        except OSError as error:
-            if error.errno is not None:  # the disk, not the hub
-                raise
-            raise SourceError(_reason(error)) from error
-        except Exception as error:
-            raise SourceError(_reason(error)) from error
+    def ask() -> None:
+        found.append(HfApi().model_info(repo_id, revision=revision, timeout=REACH_SECONDS, files_metadata=True))
+
+    def tick() -> None:
+        if time.monotonic() > deadline:  # the library's own limit leaves out the search for the host's address
+            raise SourceError(f"not reachable (no answer within {REACH_SECONDS:.0f} seconds)")
+
+    try:
+        run_thread(ask, tick)
+    except SourceError:
+        raise
+    except Exception as error:  # a dozen types: names, certificates, gates, time limits
+        raise SourceError(_reason(error)) from error
+    return found[0]
 
 
-def _wanted(name: str) -> bool:
-    return "/" not in name and any(fnmatch(name, pattern) for pattern in PATTERNS)
+def wanted_bytes(info: Any, patterns: Sequence[str] = PATTERNS) -> int:
+    """Size of the files that `download` would take."""
+    return sum(file.size or 0 for file in info.siblings if _wanted(file.rfilename, patterns))
+
+
+def download(repo_id: str, commit: str | None, folder: Path | None = None, patterns: Sequence[str] = PATTERNS) -> None:
+    """The wanted files of a commit into `folder`, or into the hub library's cache."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        snapshot_download(
+            repo_id,
+            revision=commit,
+            local_dir=folder,
+            allow_patterns=list(patterns),
+            ignore_patterns=["*/*"],
+            tqdm_class=_NoBar,
+        )
+    except OSError as error:
+        if error.errno is not None:  # the disk, not the hub
+            raise
+        raise SourceError(_reason(error)) from error
+    except Exception as error:
+        raise SourceError(_reason(error)) from error
+
+
+def _wanted(name: str, patterns: Sequence[str]) -> bool:
+    return "/" not in name and any(fnmatch(name, pattern) for pattern in patterns)
 
 
 def _reason(error: Exception) -> str:

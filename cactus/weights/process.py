@@ -64,9 +64,13 @@ class Growth:
         self._seen = 0
         self._since = time.monotonic()
 
+    def size(self) -> int:
+        """Bytes that are there now; files that vanish meanwhile do not count."""
+        return _folder_bytes(self.folder)
+
     def report(self, progress: Progress, message: str) -> None:
         """Tell `progress` how much is there now."""
-        size = _folder_bytes(self.folder)
+        size = self.size()
         if size != self._seen:
             self._seen, self._since = size, time.monotonic()
         elif time.monotonic() - self._since > self.stall_seconds:

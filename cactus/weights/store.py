@@ -141,7 +141,7 @@ def require_complete(folder: Path) -> None:
     if not names & {"tokenizer.json", "tokenizer.model", "vocab.json"}:
         raise SourceError("it has no tokenizer")
     shards = sorted(folder.glob("*.safetensors"))
-    if not shards or not _index_names(folder) <= names:
+    if not shards or not index_names(folder) <= names:
         raise SourceError("its safetensors are not complete")
     for shard in shards:
         try:
@@ -151,7 +151,7 @@ def require_complete(folder: Path) -> None:
             raise SourceError(f"{shard.name} is damaged: {error}") from error
 
 
-def _index_names(folder: Path) -> set[str]:
+def index_names(folder: Path) -> set[str]:
     """The shards that must be there."""
     index = folder / "model.safetensors.index.json"
     if not index.exists():
