@@ -44,14 +44,14 @@ def wide(tensor: Tensor) -> Tensor:
 
 def entropy(probs: Tensor) -> Tensor:
     """H = −Σ p ln p, in nats."""
-    return -(probs * _log(probs)).sum(-1).clamp(max=0)
+    return -_log(probs).mul_(probs).sum(-1).clamp(max=0)
 
 
 def kl(probs: Tensor, reference: Tensor) -> Tensor:
     """KL(probs ‖ reference); infinite where probs has mass that the reference lacks."""
-    total = (probs * (_log(probs) - _log(reference))).sum(-1).clamp(min=0)
-    outside = (probs * (reference == 0)).sum(-1)
-    return torch.where(outside > 0, torch.inf, total)
+    total = _log(probs).sub_(_log(reference)).mul_(probs).sum(-1).clamp(min=0)
+    outside = ((reference == 0) & (probs > 0)).any(-1)
+    return torch.where(outside, torch.inf, total)
 
 
 def reverse_kl(probs: Tensor, reference: Tensor) -> Tensor:
@@ -168,7 +168,7 @@ def largest_within(cost: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, 
 
 def _log(probs: Tensor) -> Tensor:
     """ln, but finite at 0, where it is only ever multiplied by 0: log(0) is ten times slower."""
-    return probs.clamp(min=torch.finfo(probs.dtype).tiny).log()
+    return probs.clamp(min=torch.finfo(probs.dtype).tiny).log_()
 
 
 def _named(divergence: str) -> Divergence:

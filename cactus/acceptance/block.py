@@ -41,6 +41,7 @@ class Block(Rule):
             accept_prob=verifier_prob.new_tensor(_in_order(tests)),
             boosted_prob=verifier_prob,
             kl=torch.zeros_like(verifier_prob),
+            output_kl=torch.zeros_like(verifier_prob),
         )
 
     def recovery_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_token: int) -> Tensor:

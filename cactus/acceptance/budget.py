@@ -65,9 +65,17 @@ class CactusBudget(LiftRule):
             return wanted
         return torch.where(dear, self._affordable(verifier_prob), wanted)
 
-    def lifted_below(self, prob: Tensor, verifier_prob: Tensor, budget: float | Tensor) -> Tensor:
-        below = taylor_boosted_prob(verifier_prob, budget) < prob
-        return below | (binary_divergence(prob, verifier_prob) > self.left)
+    def may_fall(self, draft_probs: Tensor, verifier_probs: Tensor, budget: float | Tensor) -> Tensor:
+        below = taylor_boosted_prob(verifier_probs, budget) < draft_probs
+        if self.unbound:
+            return below
+        dear = binary_divergence(draft_probs, verifier_probs) > self.left
+        return below | (dear & (verifier_probs < draft_probs))
+
+    def output_kl(self, draft_probs: Tensor, verifier_probs: Tensor) -> Tensor:
+        if self.left == 0.0:  # lossless from here on
+            return torch.zeros_like(verifier_probs[..., 0])
+        return super().output_kl(draft_probs, verifier_probs)
 
     def judge(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor) -> Steps:
         rule, steps = self, []
@@ -95,4 +103,4 @@ def _joined(steps: list[Steps], like: Tensor) -> Steps:
     def column(name: str) -> Tensor:
         return torch.cat([like.new_zeros(0), *(getattr(step, name) for step in steps)])  # [m]
 
-    return Steps(column("accept_prob"), column("boosted_prob"), column("kl"))
+    return Steps(column("accept_prob"), column("boosted_prob"), column("kl"), column("output_kl"))

@@ -37,10 +37,12 @@ class FixedRecoveryRule(Rule):
     def judge(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor) -> Steps:
         plan = self.plan(draft_probs, verifier_probs)
         output = _emitted(draft_probs, plan)  # [m, vocab]
+        divergence = kl(output, verifier_probs)
         return Steps(
             accept_prob=chosen(plan.accept, draft_tokens),
             boosted_prob=chosen(output, draft_tokens),
-            kl=kl(output, verifier_probs),
+            kl=divergence,
+            output_kl=divergence,
         )
 
     def accept_row(self, draft_probs: Tensor, verifier_probs: Tensor) -> Tensor:

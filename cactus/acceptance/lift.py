@@ -10,6 +10,7 @@ speculative sampling. Knows nothing of how a round is drafted or run.
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar
 
 import torch
@@ -53,9 +54,14 @@ class LiftRule(Rule):
     def lift(self, verifier_prob: Tensor, budget: float | Tensor) -> Tensor:
         """γ = h(n) for tokens of these verifier probabilities, in [verifier_prob, 1]."""
 
-    def lifted_below(self, prob: Tensor, verifier_prob: Tensor, budget: float | Tensor) -> Tensor:
-        """Whether γ < prob, so that a token drafted with `prob` can be rejected."""
-        return self.lift(verifier_prob, budget) < prob
+    def may_fall(self, draft_probs: Tensor, verifier_probs: Tensor, budget: float | Tensor) -> Tensor:
+        """The tokens with γ < p, which can be rejected, and perhaps others: [..., vocab], [..., vocab] -> the same."""
+        return self.lift(verifier_probs, budget) < draft_probs
+
+    def accept_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor) -> Tensor:
+        verifier_prob = wide(chosen(verifier_probs, draft_tokens))  # [m]
+        boosted = self.lift(verifier_prob, self.step_budget(verifier_probs))
+        return acceptance(boosted, wide(chosen(draft_probs, draft_tokens))).to(draft_probs.dtype)
 
     def judge(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor) -> Steps:
         draft_prob = wide(chosen(draft_probs, draft_tokens))  # [m]
@@ -65,6 +71,7 @@ class LiftRule(Rule):
             accept_prob=acceptance(boosted, draft_prob).to(draft_probs.dtype),
             boosted_prob=boosted.to(draft_probs.dtype),
             kl=binary_divergence(boosted, verifier_prob).to(draft_probs.dtype),
+            output_kl=self.output_kl(draft_probs, verifier_probs),
         )
 
     def accept_row(self, draft_probs: Tensor, verifier_probs: Tensor) -> Tensor:
@@ -83,25 +90,15 @@ class LiftRule(Rule):
         return adjusted
 
     def output_probs(self, draft_probs: Tensor, verifier_probs: Tensor) -> Tensor:
-        return self._output(draft_probs, verifier_probs, self.step_budget(verifier_probs))
-
-    def output_kl(self, draft_probs: Tensor, verifier_probs: Tensor) -> Tensor:
-        if self.lossless:
-            return super().output_kl(draft_probs, verifier_probs)
-        budget = self.step_budget(verifier_probs)
-        # What cannot be drafted is emitted in proportion to q: one token stands for all of it.
-        drafted = draft_probs.nonzero().squeeze(-1)
-        seen = verifier_probs[drafted]
-        rest = (1 - seen.sum()).clamp(min=0)[None]
-        draft_probs, verifier_probs = torch.cat([draft_probs[drafted], 0 * rest]), torch.cat([seen, rest])
-        return kl(self._output(draft_probs, verifier_probs, budget), verifier_probs)
-
-    def _output(self, draft_probs: Tensor, verifier_probs: Tensor, budget: float | Tensor) -> Tensor:
-        tokens = (draft_probs > verifier_probs).nonzero().squeeze(-1)  # γ ≥ q: no others can fall
-        draft_prob, verifier_prob = wide(draft_probs[tokens]), wide(verifier_probs[tokens])
-        falls = self.lifted_below(draft_prob, verifier_prob, budget)
-        boosted = self.lift(verifier_prob[falls], budget)
-        return lift_output_probs(draft_probs, verifier_probs, tokens[falls], boosted)
+        draft_rows, verifier_rows = torch.atleast_2d(draft_probs), torch.atleast_2d(verifier_probs)  # [m, vocab]
+        budget = self.step_budget(verifier_rows)
+        budget = budget.unsqueeze(-1) if isinstance(budget, Tensor) else budget  # [m, 1]
+        falls = self.may_fall(draft_rows, verifier_rows, budget)  # [m, vocab]
+        tokens = falls.any(0).nonzero().squeeze(-1)  # [k], few: all else is emitted at least as often as drafted
+        draft_prob = wide(draft_rows[:, tokens])  # [m, k]
+        boosted = torch.minimum(self.lift(wide(verifier_rows[:, tokens]), budget), draft_prob)
+        boosted = torch.where(falls[:, tokens], boosted, draft_prob)
+        return lift_output_probs(draft_rows, verifier_rows, tokens, boosted).view_as(draft_probs)
 
     def lift_bound(self, verifier_probs: Tensor) -> float:
         """What KL(h‖q) cannot exceed, whichever token was drafted. The Taylor step solves ½χ²(h‖q) = δ."""
@@ -174,13 +171,21 @@ class CactusExact(LiftRule):
     def lift(self, verifier_prob: Tensor, budget: float | Tensor) -> Tensor:
         return boosted_prob(verifier_prob, budget, self.divergence)
 
-    def lifted_below(self, prob: Tensor, verifier_prob: Tensor, budget: float | Tensor) -> Tensor:
-        # One evaluation in place of a bisection: γ* < prob iff prob would overspend.
-        return binary_divergence(prob, verifier_prob, self.divergence) > budget
+    def may_fall(self, draft_probs: Tensor, verifier_probs: Tensor, budget: float | Tensor) -> Tensor:
+        # γ* rises with q, so no token falls that is less likely than the γ* of the smallest q there is.
+        high = (draft_probs > _least_boost(self.delta, self.divergence)) | (verifier_probs == 0)
+        return high & (verifier_probs < draft_probs)
 
     def lift_bound(self, verifier_probs: Tensor) -> float:
         """δ itself, or what follows from it; nothing does from the divergences that are finite at q_n = 0."""
         return {"kl": self.delta, "chi2": math.log1p(self.delta)}.get(self.divergence, math.inf)
+
+
+@cache
+def _least_boost(delta: float, divergence: str) -> float:
+    """γ* of the smallest positive number in float32."""
+    smallest = torch.tensor(torch.finfo(torch.float32).smallest_normal * 2.0**-23, dtype=torch.float64)
+    return float(boosted_prob(smallest, delta, divergence))
 
 
 @dataclass(frozen=True)

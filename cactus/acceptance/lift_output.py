@@ -6,7 +6,7 @@
 The residual after a rejection of n depends on n only through s_n (and is 0 at n itself, since
 γ_n < p_n there), so x receives from n iff p(x)/q(x) < s_n. Tokens whose ratio is at most the
 smallest s_n receive from all; only those between the smallest and the largest need sorting.
-Knows nothing of how γ was chosen.
+All rows of a block go through together. Knows nothing of how γ was chosen.
 """
 
 from dataclasses import dataclass
@@ -24,45 +24,55 @@ def lift_scale(boosted_prob: Tensor, verifier_prob: Tensor) -> Tensor:
 
 
 def lift_output_probs(draft_probs: Tensor, verifier_probs: Tensor, rejectable: Tensor, boosted: Tensor) -> Tensor:
-    """out for [vocab] rows, given the k tokens with γ_n < p_n and their γ: [k], [k]."""
+    """out for [m, vocab] rows, given the k tokens that some row can reject, and their γ [m, k]: p where it is not less."""
     output = draft_probs.clone()
     if rejectable.numel() == 0:
         return output
-    output[rejectable] = boosted.to(output.dtype)
-    rejected = wide(draft_probs[rejectable]) - boosted  # [k] w_n
-    scale = lift_scale(boosted, wide(verifier_probs[rejectable]))  # [k] s_n
-    bands = _split(draft_probs, verifier_probs, scale)
+    output[:, rejectable] = boosted.to(output.dtype)
+    rejected = wide(draft_probs[:, rejectable]) - boosted  # [m, k] w_n
+    scale = lift_scale(boosted, wide(verifier_probs[:, rejectable]))
+    scale = torch.where(rejected > 0, scale, 1.0)  # [m, k] s_n; 1 is no bound, as γ ≥ q
+    bands = _split(draft_probs, verifier_probs, scale, torch.where(rejected > 0, scale, 0.0).amax(-1, keepdim=True))
     _pour(output, draft_probs, verifier_probs, bands, scale, rejected)
     return output
 
 
 @dataclass(frozen=True)
 class _Bands:
-    always: Tensor  # [vocab] bool: receives from every rejected token
-    inside: Tensor  # [b] tokens that receive from some, by rising ratio
-    rank: Tensor  # [k] how many of `inside` the rejected token n feeds
-    verifier_mass: Tensor  # [b+1] Σ q over `always` and the first j of `inside`
-    draft_mass: Tensor  # [b+1] the same for p
+    always: Tensor  # [m, vocab] bool: receives from every rejected token
+    tokens: Tensor  # [b] those that in some row receive from some
+    order: Tensor  # [m, b] by rising ratio, those that receive from none last
+    draft: Tensor  # [m, b] p in that order, 0 for those that receive from none
+    verifier: Tensor  # [m, b] the same for q
+    rank: Tensor  # [m, k] how many of `tokens`, in that order, the rejected token n feeds
+    draft_mass: Tensor  # [m, b+1] Σ p over `always` and the first j of `tokens`
+    verifier_mass: Tensor  # [m, b+1] the same for q
 
 
-def _split(draft_probs: Tensor, verifier_probs: Tensor, scale: Tensor) -> _Bands:
-    low, high = scale.min(), scale.max()
+def _split(draft_probs: Tensor, verifier_probs: Tensor, scale: Tensor, high: Tensor) -> _Bands:
+    low = scale.amin(-1, keepdim=True).to(draft_probs.dtype)  # [m, 1]
     always = draft_probs <= verifier_probs * low
-    inside = (~always & (draft_probs < verifier_probs * high)).nonzero().squeeze(-1)
-    ratio, order = (wide(draft_probs[inside]) / wide(verifier_probs[inside])).sort()
-    inside = inside[order]
+    some = (draft_probs < verifier_probs * high.to(draft_probs.dtype)).logical_and_(~always)
+    tokens = some.any(0).nonzero().squeeze(-1)
+    inside = some[:, tokens]
+    draft = torch.where(inside, wide(draft_probs[:, tokens]), 0.0)
+    verifier = torch.where(inside, wide(verifier_probs[:, tokens]), 0.0)
+    ratio, order = torch.where(inside, draft / verifier, torch.inf).sort(-1)
+    draft, verifier = draft.gather(-1, order), verifier.gather(-1, order)
     return _Bands(
         always=always,
-        inside=inside,
+        tokens=tokens,
+        order=order,
+        draft=draft,
+        verifier=verifier,
         rank=torch.searchsorted(ratio, scale),
-        verifier_mass=_running_mass(verifier_probs, always, inside),
-        draft_mass=_running_mass(draft_probs, always, inside),
+        draft_mass=_running_mass(draft_probs * always, draft),
+        verifier_mass=_running_mass(verifier_probs * always, verifier),
     )
 
 
-def _running_mass(probs: Tensor, always: Tensor, inside: Tensor) -> Tensor:
-    base = wide((probs * always).sum()).unsqueeze(0)
-    return torch.cat((base, wide(probs[inside]))).cumsum(0)  # [b+1]
+def _running_mass(always: Tensor, inside: Tensor) -> Tensor:
+    return torch.cat((wide(always.sum(-1, keepdim=True)), inside), -1).cumsum(-1)  # [m, b+1]
 
 
 def _pour(
@@ -74,18 +84,17 @@ def _pour(
     rejected: Tensor,
 ) -> None:
     """Add to `output` what each token receives from the rejected ones."""
-    residual = scale * bands.verifier_mass[bands.rank] - bands.draft_mass[bands.rank]  # [k] Z
-    weight = rejected / torch.maximum(residual, rejected)  # Z ≥ w_n, but for rounding
-    reach = _suffix_sums(bands.rank, weight, bands.inside.numel())  # [b+1]
-    scaled = _suffix_sums(bands.rank, weight * scale, bands.inside.numel())  # [b+1]
-    everyone = (verifier_probs * scaled[0] - draft_probs * reach[0]).clamp(min=0)
-    output += everyone * bands.always
-    some = wide(verifier_probs[bands.inside]) * scaled[1:]
-    some = (some - wide(draft_probs[bands.inside]) * reach[1:]).clamp(min=0)
-    output[bands.inside] += some.to(output.dtype)
+    residual = scale * bands.verifier_mass.gather(-1, bands.rank) - bands.draft_mass.gather(-1, bands.rank)  # [m, k] Z
+    weight = torch.where(rejected > 0, rejected / torch.maximum(residual, rejected), 0.0)  # Z ≥ w_n, but for rounding
+    count = bands.tokens.numel() + 1
+    reach, scaled = _suffix_sums(bands.rank, weight, count), _suffix_sums(bands.rank, weight * scale, count)
+    everyone = verifier_probs * scaled[:, :1].to(output.dtype) - draft_probs * reach[:, :1].to(output.dtype)
+    output += everyone.clamp_(min=0).mul_(bands.always)
+    some = (bands.verifier * scaled[:, 1:] - bands.draft * reach[:, 1:]).clamp(min=0)  # [m, b]
+    output[:, bands.tokens] += torch.empty_like(some).scatter_(-1, bands.order, some).to(output.dtype)
 
 
 def _suffix_sums(rank: Tensor, weight: Tensor, count: int) -> Tensor:
-    """At j: the summed weight of those that feed at least j tokens of the inside band."""
-    by_rank = weight.new_zeros(count + 1).index_add(0, rank, weight)
-    return by_rank.flip(0).cumsum(0).flip(0)
+    """[m, count]; at j: the summed weight of those that feed at least j tokens of the inside band."""
+    by_rank = weight.new_zeros(len(weight), count).scatter_add_(-1, rank, weight)
+    return by_rank.flip(-1).cumsum(-1).flip(-1)

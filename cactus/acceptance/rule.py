@@ -26,6 +26,7 @@ class Steps:
     accept_prob: Tensor  # [m]
     boosted_prob: Tensor  # [m], h(n): the probability the rule gives the drafted token
     kl: Tensor  # [m], KL(h ‖ verifier) in nats
+    output_kl: Tensor  # [m], KL(output ‖ verifier) of a step on these rows, in nats
 
 
 @dataclass(frozen=True)
@@ -72,12 +73,12 @@ class Rule(ABC):
 
     @abstractmethod
     def output_probs(self, draft_probs: Tensor, verifier_probs: Tensor) -> Tensor:
-        """The exact distribution of the token one step emits: [vocab], [vocab] -> [vocab]."""
+        """The exact distribution of the token one step emits: [..., vocab], [..., vocab] -> [..., vocab]."""
 
     def output_kl(self, draft_probs: Tensor, verifier_probs: Tensor) -> Tensor:
-        """KL(output ‖ verifier) of one step in nats, 0 for a lossless rule: [vocab], [vocab] -> scalar."""
+        """KL(output ‖ verifier) of one step in nats, 0 for a lossless rule: [..., vocab], [..., vocab] -> [...]."""
         if self.lossless:
-            return torch.zeros((), dtype=verifier_probs.dtype, device=verifier_probs.device)
+            return torch.zeros_like(verifier_probs[..., 0])
         return kl(self.output_probs(draft_probs, verifier_probs), verifier_probs)
 
     def accept_row(self, draft_probs: Tensor, verifier_probs: Tensor) -> Tensor:
