@@ -178,3 +178,15 @@ def test_memoryless_rules_stand_the_same_everywhere(name):
     rule = make_rule(name)
     draft, verifier = (row.expand(3, -1) for row in exact.CORNERS["plain"])
     assert rule.at(draft, verifier, torch.tensor([1, 1, 1]), 2) == rule == rule.advance(0.7)
+
+
+@pytest.mark.parametrize("setting", exact.SETTINGS, ids=exact.SETTING_IDS)
+def test_what_decides_is_what_is_recorded(setting):
+    """`accept_probs` may be cheaper than `judge`, but gives the same: a budget is spent within a block, too."""
+    generator = torch.Generator().manual_seed(3)
+    rule = exact.made(setting)
+    for _ in range(20):
+        draft, verifier = torch.stack([exact.random_row(6, generator) for _ in range(8)]).split(4)
+        tokens = torch.stack([row.multinomial(1, generator=generator)[0] for row in draft])
+        steps = rule.judge(draft, verifier, tokens)
+        torch.testing.assert_close(rule.accept_probs(draft, verifier, tokens), steps.accept_prob)

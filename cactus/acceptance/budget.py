@@ -77,6 +77,9 @@ class CactusBudget(LiftRule):
             return torch.zeros_like(verifier_probs[..., 0])
         return super().output_kl(draft_probs, verifier_probs)
 
+    def accept_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor) -> Tensor:
+        return self.judge(draft_probs, verifier_probs, draft_tokens).accept_prob  # each has paid for those before it
+
     def judge(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor) -> Steps:
         rule, steps = self, []
         for i in range(len(draft_tokens)):
