@@ -19,7 +19,8 @@ from cactus.bench.methods import MethodSpec, parse_method
 from cactus.documents import Many, read_document
 from cactus.errors import CactusError
 from cactus.metrics import Metrics, Tally
-from cactus.session import VERIFIER_ONLY, LiveRun, RunRequest
+from cactus.request import VERIFIER_ONLY, RunRequest
+from cactus.session import LiveRun
 from cactus.settings import DraftLength, fresh_seed, parse_draft_length
 from cactus.trace import Record, Round, Trace, TraceError
 from cactus.weights.source import Progress

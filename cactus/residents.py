@@ -98,6 +98,11 @@ class Residents:
         with self._changed:
             return self._failures.get(name, "")
 
+    def failed(self, name: str, reason: str) -> None:
+        """Remember why it could not be had, where that turned out before it was asked for here."""
+        with self._changed:
+            self._failures[name] = reason
+
     @property
     def names(self) -> list[str]:
         """Of the loaded pairs, the least recently used first."""

@@ -1,43 +1,32 @@
-"""Runs: loads pairs, checks requests, holds the one model lock, ties models to decoding.
+"""Runs: who may run, with which pair, and when; ties models to decoding.
 
-One `Session` per process. The only place that joins models and decoding; knows nothing of pages or terminals.
+A run takes a place among the few that go on at once, then a lease of its pair, and then one turn on the models for
+each round: `turns.Line` and `residents.Residents` say who waits for whom. One `Session` per process. The only place
+that joins models and decoding; knows nothing of pages or terminals.
 """
 
 from __future__ import annotations
 
-import gc
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
-from typing import Any
 
-import torch
-
-from cactus.acceptance import RULES, Rule, make_rule
 from cactus.decoding import Run, decode
 from cactus.errors import CactusError, UnavailableError
-from cactus.interfaces import Prompt
-from cactus.pairs import DEFAULT_PAIR, PAIRS, POCKET_PAIR, Pair, PairSpec, find_pair
-from cactus.sampling import SamplingParams
-from cactus.settings import (
-    DEFAULT_DRAFT_TOKENS,
-    MAX_SEED,
-    DraftLength,
-    check_draft_length,
-    check_stops,
-    check_text,
-    check_whole,
-)
+from cactus.faults import names_lack_of_memory
+from cactus.interfaces import Turn
+from cactus.limits import Limits
+from cactus.pairs import PAIRS, POCKET_PAIR, Pair, PairSpec, find_pair
+from cactus.request import RunRequest
+from cactus.residents import Lease, Residents
 from cactus.trace import Round, StopReason, Trace
+from cactus.turns import Line, apart, ordinal
 from cactus.weights.source import Progress, silent
 
-VERIFIER_ONLY = "ar"
-METHODS = (VERIFIER_ONLY, *RULES)
-MAX_NEW_TOKENS = 2048
-MAX_PROMPT_CHARACTERS = 100_000
 BASELINE_STEPS = 8
-MAX_SECONDS = 300.0
 STAND_IN_PAIR = POCKET_PAIR
 """What the page uses when the wished pair cannot be had: its weights are part of the installation."""
 
@@ -60,65 +49,16 @@ class PairState:
     examples: str = "examples.json"
 
 
-@dataclass(frozen=True)
-class RunRequest:
-    """All settings of one run. `ValueError` names the first bad value and what is allowed.
-
-    method: a name in `RULES`, or "ar" for the verifier alone (then `params` and `num_draft_tokens` are not used).
-    """
-
-    pair: str = DEFAULT_PAIR
-    method: str = "cactus"
-    params: Mapping[str, Any] = field(default_factory=dict)
-    num_draft_tokens: DraftLength = DEFAULT_DRAFT_TOKENS
-    sampling: SamplingParams = field(default_factory=SamplingParams)
-    max_new_tokens: int = 128
-    seed: int | None = None
-    prompt: Prompt = ""
-    system: str = ""
-    stop: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        find_pair(self.pair)
-        if self.method not in METHODS:
-            raise CactusError(f"method is {self.method!r}; {', '.join(METHODS)} are allowed")
-        check_draft_length(self.num_draft_tokens)
-        check_whole("max_new_tokens", self.max_new_tokens, 1, MAX_NEW_TOKENS)
-        if self.seed is not None:
-            check_whole("seed", self.seed, 0, MAX_SEED)
-        self._check_prompt()
-        check_stops(self.stop)
-        _ = self.rule  # its parameters are checked by making it
-
-    @property
-    def rule(self) -> Rule | None:
-        """The acceptance rule, None for the verifier alone."""
-        return None if self.method == VERIFIER_ONLY else make_rule(self.method, **self.params)
-
-    def _check_prompt(self) -> None:
-        if isinstance(self.prompt, str) and not self.prompt.strip():
-            raise CactusError("the prompt is empty; write at least one word")
-        length = sum(map(len, self._texts()))
-        if length > MAX_PROMPT_CHARACTERS:
-            raise CactusError(
-                f"prompt and system prompt have {length:,} characters; at most {MAX_PROMPT_CHARACTERS:,} are allowed"
-            )
-        for text in self._texts():
-            check_text(text)
-
-    def _texts(self) -> list[str]:
-        if isinstance(self.prompt, str):
-            return [self.system, self.prompt]
-        contents = [item.get("content") for item in self.prompt if isinstance(item, dict)]
-        return [self.system, *(content for content in contents if isinstance(content, str))]
+def _in_line(place: int) -> str:
+    return f"{ordinal(place)} in line: waiting for a run to finish"
 
 
 class LiveRun:
     """A run in progress: iterate for rounds; leaving the `with` block frees the model, whatever happened."""
 
-    def __init__(self, run: Run, release: Callable[[], None]) -> None:
+    def __init__(self, run: Run, over: Callable[[], None]) -> None:
         self._run = run
-        self._release = release
+        self._over = over
 
     def __enter__(self) -> LiveRun:
         return self
@@ -129,10 +69,11 @@ class LiveRun:
         try:
             self._run.close()
         finally:
-            self._release()
+            self._over()
 
     def __iter__(self) -> Iterator[Round]:
-        return iter(self._run)
+        with names_lack_of_memory():
+            yield from self._run
 
     @property
     def trace(self) -> Trace:
@@ -145,56 +86,131 @@ class LiveRun:
         return self._run.stop_reason
 
 
-class Session:
-    """Keeps one pair loaded and lets one run at a time use it.
+class Seat:
+    """A place among the runs, for one run or, if `kept` until it is left, for one after another.
 
-    `load_pair`: how a registry entry becomes a pair (tests put small models here). `max_seconds`: a run ends then.
+    It is taken with the first `start`: a place in line, and a lease of the pair.
+    """
+
+    def __init__(self, session: Session, kept: bool) -> None:
+        self._session = session
+        self._kept = kept
+        self._place = ExitStack()
+        self._lease = ExitStack()
+        self._pair: Pair | None = None
+        self._pair_name = ""
+
+    def start(
+        self, request: RunRequest, *, stop: threading.Event | None = None, progress: Progress | None = None
+    ) -> LiveRun:
+        """As `Session.start`."""
+        stopped, report = stop or threading.Event(), progress or silent
+        try:
+            request.check(self._session.limits)
+            pair = self._sit(request.pair, stopped, report)
+            return LiveRun(self._session.prepared(pair, request, stopped, report), self._over)
+        except BaseException:
+            self._over()
+            raise
+
+    def leave(self) -> None:
+        """The next in line may come in, and the pair may be dropped."""
+        self._pair = None
+        self._lease.close()
+        self._place.close()
+
+    def __enter__(self) -> Seat:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.leave()
+
+    def _sit(self, name: str, stopped: threading.Event, report: Progress) -> Pair:
+        if self._pair is not None and self._pair_name == name:
+            return self._pair
+        self.leave()
+        self._place.enter_context(self._session.inside(stopped, report))
+        self._pair = self._lease.enter_context(self._session.lease(find_pair(name), stopped, report))
+        self._pair_name = name
+        return self._pair
+
+    def _over(self) -> None:
+        if not self._kept:
+            self.leave()
+
+
+class Session:
+    """Lets a few runs at once take turns on the pairs that are loaded.
+
+    `load_pair`: how a registry entry becomes a pair (tests put small models here).
     """
 
     def __init__(
         self,
         device: str = "auto",
         dtype: str = "auto",
-        max_seconds: float = MAX_SECONDS,
+        limits: Limits | None = None,
         load_pair: Callable[[PairSpec, Progress], Pair] | None = None,
     ) -> None:
+        self.limits = limits or Limits()
         self._load_pair = load_pair or (lambda spec, progress: spec.load(device, dtype, progress))
-        self._max_seconds = max_seconds
-        self._lock = threading.Lock()
-        self._pair: Pair | None = None
-        self._failures: dict[str, str] = {}
+        # What is fetched beforehand need not be waited for by others. Pairs that come from elsewhere need no fetching.
+        self._fetch = (lambda *_: None) if load_pair else (lambda spec, progress: spec.fetch(progress))
+        self._residents = Residents(self.limits.max_pairs, self._load)
+        self._places = Line(self.limits.max_runs)
+        self._door = Line()  # one at a time asks for a pair, so that a pair nobody else wants gets its time
+        self._models = Line()
 
     def states(self) -> list[PairState]:
         """All pairs of the registry as they stand."""
         return [self._state(spec) for spec in PAIRS.values()]
 
     def load(self, name: str, progress: Progress | None = None) -> Pair:
-        """The pair of this name, loaded if it is not; another one is dropped first. Waits for a run in progress."""
-        spec = find_pair(name)
-        with self._lock:
-            return self._ensure_loaded(spec, progress or silent)
+        """The pair of this name, loaded if it is not. Waits for runs in progress where another has to be dropped."""
+        with self.lease(find_pair(name), threading.Event(), progress or silent) as pair:
+            return pair
 
     def start(
         self, request: RunRequest, *, stop: threading.Event | None = None, progress: Progress | None = None
     ) -> LiveRun:
-        """Start a run: waits for its turn, loads the pair if need be, reads the prompt and times the baseline.
+        """Start a run: waits for a place, loads the pair if need be, reads the prompt and times the baseline.
 
-        The caller must leave the returned `LiveRun` as a context manager: it holds the model until then. `stop` is
-        looked at before every round and every chunk of the prompt.
+        The caller must leave the returned `LiveRun` as a context manager: it keeps its place until then. `stop` is
+        looked at while waiting, before every round and before every chunk of the prompt.
         """
-        report, stopped = progress or silent, stop or threading.Event()
-        self._wait_for_turn(stopped, report)
-        try:
-            pair = self._ensure_loaded(find_pair(request.pair), report)
-            report(None, "reading the prompt and timing the verifier alone")
-            run = self._run(pair, request, stopped)
-            run.prefill()
-        except BaseException:
-            self._lock.release()
-            raise
-        return LiveRun(run, self._lock.release)
+        return Seat(self, kept=False).start(request, stop=stop, progress=progress)
 
-    def _run(self, pair: Pair, request: RunRequest, stopped: threading.Event) -> Run:
+    def seat(self) -> Seat:
+        """A place for several runs, one after another, such as the lanes of a comparison."""
+        return Seat(self, kept=True)
+
+    @contextmanager
+    def inside(self, stopped: threading.Event, report: Progress) -> Iterator[None]:
+        """Wait for a place and have it. `CactusError` if stopped meanwhile."""
+        with self._places.turn(stopped, lambda place: report(None, _in_line(place))) as mine:
+            if not mine:
+                raise CactusError("stopped while waiting in line")
+            yield
+
+    def lease(self, spec: PairSpec, stopped: threading.Event, report: Progress) -> Lease:
+        """The pair, loaded if it is not. Whoever is asked to stop leaves at once; what is being loaded is kept."""
+        return apart(lambda: self._lease(spec, stopped, report), stopped, Lease.release)
+
+    def prepared(self, pair: Pair, request: RunRequest, stopped: threading.Event, report: Progress) -> Run:
+        """A run that has read its prompt and timed its baseline."""
+        report(None, "reading the prompt and timing the verifier alone")
+        turn = partial(self._models.turn, stopped)
+        with names_lack_of_memory():
+            with turn() as mine:  # what is measured of a pair on first use is measured undisturbed
+                if not mine:
+                    raise CactusError("stopped while waiting for the models")
+                run = self._run(pair, request, stopped, turn)
+            run.prefill()
+        return run
+
+    def _run(self, pair: Pair, request: RunRequest, stopped: threading.Event, turn: Turn) -> Run:
         rule = request.rule
         return decode(
             pair,
@@ -207,56 +223,46 @@ class Session:
             system=request.system,
             stop=request.stop,
             baseline_steps=BASELINE_STEPS,
-            max_seconds=self._max_seconds,
+            max_seconds=self.limits.max_seconds,
             should_stop=stopped.is_set,
+            turn=turn,
         )
 
-    def _wait_for_turn(self, stopped: threading.Event, report: Progress) -> None:
-        while not self._lock.acquire(timeout=0.2):
-            report(None, "waiting for another run to finish")
-            if stopped.is_set():
-                raise CactusError("stopped while waiting for another run to finish")
+    def _lease(self, spec: PairSpec, stopped: threading.Event, report: Progress) -> Lease:
+        if self._residents.peek(spec.name) is None:
+            self._fetched(spec, report)
+        with self._door.turn(stopped, lambda place: report(None, "waiting for another pair to be loaded")) as mine:
+            if not mine:
+                raise CactusError("stopped while waiting for another pair to be loaded")
+            return self._residents.lease(spec, report, stopped)
 
-    def _ensure_loaded(self, spec: PairSpec, report: Progress) -> Pair:
-        """With the lock held."""
-        if self._pair is not None and self._pair.name == spec.name:
-            return self._pair
-        self._drop()
+    def _fetched(self, spec: PairSpec, report: Progress) -> None:
+        """Before anybody waits for it: a download may take minutes."""
         try:
-            self._pair = self._load_pair(spec, report)
-        except CactusError as error:
-            self._failures[spec.name] = str(error)
+            self._fetch(spec, report)
+        except UnavailableError as error:
+            self._residents.failed(spec.name, str(error))
             raise
-        except (MemoryError, torch.OutOfMemoryError) as error:
-            self._failures[spec.name] = f"not enough memory for {spec.label}"
-            raise UnavailableError(f"not enough memory to load {spec.label}; choose a smaller pair") from error
-        self._failures.pop(spec.name, None)
-        return self._pair
 
-    def _drop(self) -> None:
-        """Let go of the loaded pair and give its memory back."""
-        if self._pair is None:
-            return
-        self._pair = None
-        gc.collect()
-        if torch.accelerator.is_available():
-            torch.accelerator.empty_cache()
+    def _load(self, spec: PairSpec, progress: Progress) -> Pair:
+        """In a turn: no round is timed meanwhile."""
+        with self._models.turn():
+            return self._load_pair(spec, progress)
 
     def _state(self, spec: PairSpec) -> PairState:
-        pair = self._pair
-        loaded = pair is not None and pair.name == spec.name
+        pair = self._residents.peek(spec.name)
         sizes = spec.verifier.size_bytes / 1e6, spec.drafter.size_bytes / 1e6
-        failure = self._failures.get(spec.name, "")
+        failure = self._residents.failure(spec.name)
         size = spec.verifier.download_bytes / 1e6
-        here = loaded or spec.verifier.is_kept
+        here = pair is not None or spec.verifier.is_kept
         download = "" if here else f"its weights are downloaded first ({size:.0f} MB or more)"
         return PairState(
             name=spec.name,
             label=spec.label,
             description=f"{spec.verifier.name} with {spec.drafter.label}",
             size=f"{sizes[0]:.0f} MB verifier + {sizes[1]:.0f} MB drafter",
-            device=f"{pair.device}, {pair.dtype}" if loaded and pair is not None else "",
-            loaded=loaded,
+            device=f"{pair.device}, {pair.dtype}" if pair is not None else "",
+            loaded=pair is not None,
             available=not failure,
             needs=failure or download,
             examples=spec.examples,

@@ -10,9 +10,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from typing import TypeVar
 
+from cactus.errors import CactusError
 from cactus.settings import check_whole
+
+Result = TypeVar("Result")
 
 LOOK_SECONDS = 0.1
 """At most so much later someone in line notices that it need not wait any more."""
@@ -31,9 +36,7 @@ class Line:
         return len(self._tickets)
 
     @contextmanager
-    def turn(
-        self, stopped: threading.Event | None = None, tell: Callable[[int], None] | None = None
-    ) -> Iterator[bool]:
+    def turn(self, stopped: threading.Event | None = None, tell: Callable[[int], None] | None = None) -> Iterator[bool]:
         """Wait, be in, leave. Yields False, without being in, once `stopped` is set.
 
         tell: hears the place in line, 1 for whoever is let in next, whenever it changes.
@@ -69,6 +72,27 @@ class Line:
         self._process = os.getpid()
         self._changed = threading.Condition()  # reentrant
         self._tickets: list[object] = []
+
+
+def apart(work: Callable[[], Result], stopped: threading.Event, discard: Callable[[Result], object]) -> Result:
+    """The result of `work`, done in a thread of its own; `CactusError` once `stopped` is set.
+
+    Then the work goes on unattended, and what it results in is discarded.
+    """
+    future: Future[Result] = Future()
+    threading.Thread(target=_fulfil, args=(future, work), name="apart", daemon=True).start()
+    while not wait([future], LOOK_SECONDS).done:
+        if stopped.is_set():
+            future.add_done_callback(lambda done: done.exception() or discard(done.result()))
+            raise CactusError("stopped while waiting")
+    return future.result()
+
+
+def _fulfil(future: Future[Result], work: Callable[[], Result]) -> None:
+    try:
+        future.set_result(work())
+    except BaseException as error:  # handed to the thread that waits
+        future.set_exception(error)
 
 
 def ordinal(place: int) -> str:

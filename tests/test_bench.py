@@ -64,8 +64,8 @@ def tiny_pair(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(spec, progress) -> Pair:
         return replace(tiny.pair(), name=spec.name)
 
-    def make(device: str, dtype: str, max_seconds: float) -> session.Session:
-        return session.Session(device, dtype, max_seconds, load_pair=load)
+    def make(device: str, dtype: str, limits: object) -> session.Session:
+        return session.Session(device, dtype, limits, load_pair=load)
 
     monkeypatch.setattr(command, "Session", make)
     monkeypatch.setattr(images, "find_browser", no_browser)

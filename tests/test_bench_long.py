@@ -19,8 +19,8 @@ SPS = parse_method("sps")
 
 @pytest.fixture(autouse=True)
 def tiny_pair(monkeypatch: pytest.MonkeyPatch) -> None:
-    def make(device: str, dtype: str, max_seconds: float) -> session.Session:
-        return session.Session(device, dtype, max_seconds, load_pair=lambda spec, progress: tiny.pair())
+    def make(device: str, dtype: str, limits: object) -> session.Session:
+        return session.Session(device, dtype, limits, load_pair=lambda spec, progress: tiny.pair())
 
     monkeypatch.setattr(command, "Session", make)
     monkeypatch.setattr(long, "PLACES", (60, 240))

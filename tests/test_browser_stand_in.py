@@ -9,7 +9,8 @@ import pytest
 from pages import DONE, Site, pale, run, visits
 from ui_fakes import NO_NETWORK, Offline
 
-from cactus.session import STAND_IN_PAIR, RunRequest
+from cactus.request import RunRequest
+from cactus.session import STAND_IN_PAIR
 
 PROMPT = "Tell a story about rain."
 

@@ -18,10 +18,11 @@ from cactus import cli, session
 from cactus.acceptance import RULES, make_rule
 from cactus.commands import fetch, generate, pairs
 from cactus.errors import UnavailableError
+from cactus.pairs import DEFAULT_PAIR, PAIRS
 from cactus.terminal import TokenPrinter
 from cactus.trace import Trace
 
-PAIR = session.DEFAULT_PAIR
+PAIR = DEFAULT_PAIR
 ROOT = Path(__file__).parent.parent
 
 
@@ -29,8 +30,8 @@ ROOT = Path(__file__).parent.parent
 def tiny_pair(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever pair is asked for, the session holds the tiny one."""
 
-    def make(device: str, dtype: str, max_seconds: float) -> session.Session:
-        return session.Session(device, dtype, max_seconds, load_pair=lambda spec, progress: tiny.pair())
+    def make(device: str, dtype: str, limits: object) -> session.Session:
+        return session.Session(device, dtype, limits, load_pair=lambda spec, progress: tiny.pair())
 
     monkeypatch.setattr(generate, "Session", make)
     monkeypatch.setenv("TERM", "xterm")
@@ -201,7 +202,7 @@ def test_ctrl_c_while_loading(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     def interrupt(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(session.Session, "_ensure_loaded", interrupt)
+    monkeypatch.setattr(session.Session, "lease", interrupt)
     assert run("the cat") == 130
     assert "Traceback" not in "".join(capsys.readouterr())
 
@@ -223,10 +224,10 @@ def test_pairs_as_a_table_and_as_json(capsys: pytest.CaptureFixture[str]) -> Non
     assert cli.main(["pairs"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["pair", "what", "it", "is", "size", "needs"]
-    assert [line.split()[0] for line in lines[1:]] == list(session.PAIRS)
+    assert [line.split()[0] for line in lines[1:]] == list(PAIRS)
     assert cli.main(["pairs", "--json"]) == 0
     states = json.loads(capsys.readouterr().out)
-    assert [state["name"] for state in states] == list(session.PAIRS)
+    assert [state["name"] for state in states] == list(PAIRS)
 
 
 def test_tables_line_up() -> None:

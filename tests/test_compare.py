@@ -10,8 +10,9 @@ from ui_fakes import make_rounds, make_trace, token
 
 from cactus import cli, compare
 from cactus.errors import CactusError
+from cactus.request import VERIFIER_ONLY, RunRequest
 from cactus.sampling import SamplingParams
-from cactus.session import VERIFIER_ONLY, RunRequest, Session
+from cactus.session import Session
 from cactus.trace import Trace
 
 BASE = RunRequest(

@@ -13,7 +13,7 @@ from cactus.errors import CactusError
 from cactus.models import feature
 from cactus.pace import FIRST_GUESS, Paying, StepCosts
 from cactus.pairs import Pair, pair_from_models
-from cactus.session import RunRequest
+from cactus.request import RunRequest
 from cactus.settings import parse_draft_length
 from cactus.verdict import judge
 

@@ -23,8 +23,8 @@ from cactus.ui.replay import NO_RECORD, ReplayHandlers, recordings
 FLAGS = ["--methods", "ar,cactus:delta=0.2", "--prompt", "the cat", "--prompt", "a dog", "--max-new-tokens", "12"]
 
 
-def tiny_session(device: str, dtype: str, max_seconds: float) -> session.Session:
-    return session.Session(device, dtype, max_seconds, load_pair=lambda spec, progress: tiny.pair())
+def tiny_session(device: str, dtype: str, limits: object) -> session.Session:
+    return session.Session(device, dtype, limits, load_pair=lambda spec, progress: tiny.pair())
 
 
 @pytest.fixture(scope="module")

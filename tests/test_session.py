@@ -11,17 +11,19 @@ import tiny
 
 from cactus import SamplingParams
 from cactus.errors import CactusError, UnavailableError
+from cactus.limits import Limits
 from cactus.pairs import Pair
-from cactus.session import RunRequest, Session
+from cactus.request import RunRequest
+from cactus.session import Session
 
 
-def session(**options) -> Session:
+def session(limits: Limits | None = None) -> Session:
     def load(spec, progress) -> Pair:
         progress(0.5, f"loading {spec.name}")
         made = tiny.pair()
         return Pair(spec.name, made.model, made.codec, made.drafter)
 
-    return Session(load_pair=load, **options)
+    return Session(limits=limits, load_pair=load)
 
 
 def request(**changes) -> RunRequest:
@@ -97,8 +99,8 @@ def test_fault_23_leaving_early_ends_the_run():
     assert live.stop_reason == "cancelled" and len(live.trace.rounds) == 1
 
 
-def test_fault_24_a_second_run_waits_says_so_and_is_unchanged():
-    made, seen, traces = session(), [], []
+def test_fault_24_a_run_beyond_the_limit_waits_says_its_place_and_is_unchanged():
+    made, seen, traces = session(Limits(max_runs=1)), [], []
     alone = finish(made, request(seed=2))
     with made.start(request(seed=1)) as live:
         second = threading.Thread(
@@ -107,7 +109,7 @@ def test_fault_24_a_second_run_waits_says_so_and_is_unchanged():
         second.start()
         next(iter(live))
         second.join(timeout=0.7)
-        assert second.is_alive() and any("waiting" in message for message in seen)
+        assert second.is_alive() and seen[0].startswith("1st in line")
         list(live)
     second.join(timeout=60)
     assert traces[0].text == alone.text != live.trace.text
@@ -120,15 +122,16 @@ def _run_reporting(made: Session, asked: RunRequest, seen: list[str]):
 
 
 def test_fault_24_a_waiting_run_can_be_stopped():
-    made, stop = session(), threading.Event()
+    made, stop = session(Limits(max_runs=1)), threading.Event()
     with made.start(request()):
         stop.set()
-        with pytest.raises(CactusError, match="waiting"):
+        with pytest.raises(CactusError, match="stopped while waiting in line"):
             made.start(request(), stop=stop)
+    assert len(finish(made, request()).tokens) == 12
 
 
 def test_fault_25_switching_pairs_lets_go_of_the_former():
-    made = session()
+    made = session(Limits(max_pairs=1))
     first = weakref.ref(made.load("smollm2-135m"))
     assert [state.name for state in made.states() if state.loaded] == ["smollm2-135m"]
     made.load("smollm2-135m-lookup")
@@ -159,5 +162,5 @@ def test_a_pair_that_cannot_be_loaded_says_why_and_the_next_try_may_work():
 
 
 def test_time_limit_of_a_run():
-    made = session(max_seconds=0.0)
+    made = session(Limits(max_seconds=0.0))
     assert finish(made, request(max_new_tokens=500)).stop_reason == "time"

@@ -10,7 +10,8 @@ from test_ui_handlers import lines, page, request, row
 from ui_fakes import NO_NETWORK, FakeSession, Offline
 
 from cactus.errors import UnavailableError
-from cactus.session import STAND_IN_PAIR, RunRequest
+from cactus.request import RunRequest
+from cactus.session import STAND_IN_PAIR
 from cactus.ui import stand_in
 from cactus.ui.desk import Desk, Loader
 from cactus.ui.live import LiveHandlers

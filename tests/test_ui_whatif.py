@@ -11,7 +11,7 @@ from ui_fakes import FakeSession, make_trace
 
 from cactus import sequence, whatif
 from cactus.acceptance import RULES, make_rule
-from cactus.session import RunRequest
+from cactus.request import RunRequest
 from cactus.ui import whatif_figures
 from cactus.ui.desk import Desk, Loader
 from cactus.ui.live import LiveHandlers

@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from cactus.errors import UnavailableError
-from cactus.session import STAND_IN_PAIR, PairState, Progress, RunRequest
+from cactus.request import RunRequest
+from cactus.session import STAND_IN_PAIR, PairState, Progress
 from cactus.trace import Baseline, Round, Timings, Token, TopToken, Trace
 
 NO_NETWORK = "the weights cannot be had. Tried the model hub: not reachable"

@@ -27,6 +27,7 @@ from cactus.bench.summary import against_peers, automatic_against_fixed, complet
 from cactus.cli import INTERRUPTED, PROGRAM
 from cactus.commands import pairs
 from cactus.errors import CactusError, UnavailableError
+from cactus.limits import Limits
 from cactus.pairs import DEFAULT_PAIR, Pair, find_pair
 from cactus.session import Session
 from cactus.settings import DraftLength, check_whole
@@ -91,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         return steps.run(args.pair, args.draft, changes, args.device, args.dtype, args.out, _command(asked_for))
     load = machine.load()
     asked = _asked(args)
-    session = Session(args.device, args.dtype, max_seconds=math.inf)
+    session = Session(args.device, args.dtype, Limits(max_seconds=math.inf))
     pair = _load(session, asked.plan)
     asked = replace(asked, plan=replace(asked.plan, loaded=loaded(pair)))
     if args.long:

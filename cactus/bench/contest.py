@@ -8,7 +8,8 @@ from typing import Protocol
 
 from cactus.bench.methods import MethodSpec
 from cactus.errors import CactusError
-from cactus.session import RunRequest, Session
+from cactus.request import RunRequest
+from cactus.session import Session
 from cactus.settings import DraftLength
 from cactus.trace import Trace
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from cactus.acceptance import RULES
 from cactus.errors import CactusError
-from cactus.session import METHODS, VERIFIER_ONLY
+from cactus.request import METHODS, VERIFIER_ONLY
 from cactus.settings import DraftLength, parse_draft_length
 
 T = TypeVar("T")

@@ -14,9 +14,10 @@ import torch
 from cactus.bench.methods import MethodSpec
 from cactus.bench.prompts import BenchPrompt
 from cactus.errors import CactusError
+from cactus.limits import MAX_NEW_TOKENS
 from cactus.pairs import Pair, find_pair
+from cactus.request import RunRequest
 from cactus.sampling import SamplingParams
-from cactus.session import MAX_NEW_TOKENS, RunRequest
 from cactus.settings import MAX_SEED, DraftLength, check_whole
 
 FILE = "plan.json"

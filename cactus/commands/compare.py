@@ -19,7 +19,8 @@ from cactus.commands.generate import (
 )
 from cactus.commands.pairs import table
 from cactus.pairs import DEFAULT_PAIR
-from cactus.session import RunRequest, Session
+from cactus.request import RunRequest
+from cactus.session import Session
 from cactus.terminal import ProgressLine, harmless
 from cactus.trace import Trace
 

@@ -20,9 +20,11 @@ from cactus.acceptance import RULES
 from cactus.cli import INTERRUPTED
 from cactus.commands.rule_flags import add_rule_flags, rule_params
 from cactus.errors import CactusError
+from cactus.limits import Limits
 from cactus.pairs import DEFAULT_PAIR, find_pair
+from cactus.request import METHODS, VERIFIER_ONLY, RunRequest
 from cactus.sampling import SamplingParams
-from cactus.session import METHODS, VERIFIER_ONLY, LiveRun, RunRequest, Session
+from cactus.session import LiveRun, Session
 from cactus.settings import parse_draft_length
 from cactus.terminal import COLOR_CHOICES, ProgressLine, TokenPrinter, wants_color
 from cactus.trace import Trace
@@ -87,7 +89,7 @@ def _add_output_flags(group: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     request = _request(args)
     check_json_path(args.json)
-    session = Session(args.device, args.dtype, max_seconds=math.inf)
+    session = Session(args.device, args.dtype, Limits(max_seconds=math.inf))
     stop = threading.Event()
     text_stream = sys.stderr if args.json == "-" else sys.stdout
     printer = TokenPrinter(text_stream, wants_color(args.color, text_stream), args.show_drafts)

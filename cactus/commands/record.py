@@ -14,10 +14,12 @@ from tqdm import tqdm
 from cactus.bench.methods import MethodSpec, parse_methods
 from cactus.cli import PROGRAM
 from cactus.errors import CactusError
+from cactus.limits import Limits
 from cactus.pairs import DEFAULT_PAIR, find_pair
 from cactus.recorded import RUNS, RecordedRun, write
+from cactus.request import RunRequest
 from cactus.sampling import SamplingParams
-from cactus.session import RunRequest, Session
+from cactus.session import Session
 from cactus.settings import parse_draft_length
 from cactus.trace import Trace
 
@@ -49,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     requests = list(_requests(args, methods))
     if args.out.exists() and not args.out.is_dir():
         raise CactusError(f"--out is {str(args.out)!r}; a folder is needed")
-    session = Session(args.device, args.dtype, max_seconds=math.inf)
+    session = Session(args.device, args.dtype, Limits(max_seconds=math.inf))
     runs = []
     for place, (method, request) in enumerate(tqdm(requests, desc="recording", unit="run")):
         trace = _recorded(session, request)

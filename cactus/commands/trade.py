@@ -16,10 +16,12 @@ from cactus.bench.methods import parse_method
 from cactus.commands.generate import check_json_path
 from cactus.commands.pairs import table
 from cactus.errors import CactusError
+from cactus.limits import Limits
 from cactus.pairs import DEFAULT_PAIR, find_pair
 from cactus.paths import ASSETS
+from cactus.request import RunRequest
 from cactus.sampling import SamplingParams
-from cactus.session import RunRequest, Session
+from cactus.session import Session
 from cactus.settings import check_whole
 from cactus.trace import Trace
 from cactus.trade import Gain, collect, curve, gains
@@ -49,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     families = [_settings(method, args) for method in args.methods.split(",")]
     spec, prompts = find_pair(args.pair), _prompts(args)
     check_whole("seeds", args.seeds, 1, 1000)
-    session = Session(args.device, args.dtype, max_seconds=math.inf)
+    session = Session(args.device, args.dtype, Limits(max_seconds=math.inf))
     every = [setting for family in families for setting in family]
     requests = {setting: _request(setting, spec.temperature, spec.draft_length, args) for setting in every}
     with tqdm(total=len(every) * len(prompts) * args.seeds, desc="running", unit="run", file=sys.stderr) as bar:

@@ -11,8 +11,8 @@ from typing import Any
 import gradio as gr
 
 from cactus import compare
+from cactus.request import RunRequest
 from cactus.sampling import SamplingParams
-from cactus.session import RunRequest
 from cactus.settings import DEFAULT_DRAFT_TOKENS, DraftLength
 from cactus.ui.desk import Runs
 

@@ -20,7 +20,7 @@ from cactus import compare
 from cactus.acceptance import RULES
 from cactus.compare import LaneResult
 from cactus.errors import CactusError
-from cactus.session import RunRequest
+from cactus.request import RunRequest
 from cactus.trace import Round, Trace
 from cactus.ui import settings
 from cactus.ui.desk import Desk, Show

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from cactus.errors import UnavailableError
-from cactus.session import STAND_IN_PAIR, LiveRun, PairState, Progress, RunRequest
+from cactus.request import RunRequest
+from cactus.session import STAND_IN_PAIR, LiveRun, PairState, Progress
 from cactus.trace import Trace
 from cactus.ui.view import View
 

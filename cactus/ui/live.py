@@ -12,7 +12,8 @@ from typing import Any
 
 import gradio as gr
 
-from cactus.session import STAND_IN_PAIR, RunRequest, silent
+from cactus.request import RunRequest
+from cactus.session import STAND_IN_PAIR, silent
 from cactus.trace import Round, Trace
 from cactus.ui import settings, space, stand_in
 from cactus.ui.desk import Desk, Loader, Runs, Show

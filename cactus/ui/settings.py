@@ -14,8 +14,9 @@ from urllib.parse import urlencode
 
 from cactus.acceptance import RULES, Parameter
 from cactus.errors import CactusError
+from cactus.limits import MAX_PROMPT_CHARACTERS
+from cactus.request import VERIFIER_ONLY, RunRequest
 from cactus.sampling import SamplingParams
-from cactus.session import MAX_PROMPT_CHARACTERS, VERIFIER_ONLY, RunRequest
 from cactus.settings import AUTO, DEFAULT_DRAFT_TOKENS, MAX_DRAFT_TOKENS, MAX_SEED
 
 LONGEST_RUN = 512  # what the page offers; the API and the command line go further

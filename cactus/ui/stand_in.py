@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cactus.errors import UnavailableError
-from cactus.session import STAND_IN_PAIR, LiveRun, PairState, Progress, RunRequest
+from cactus.request import RunRequest
+from cactus.session import STAND_IN_PAIR, LiveRun, PairState, Progress
 from cactus.ui.desk import Runs
 
 log = logging.getLogger(__name__)

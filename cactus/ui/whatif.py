@@ -15,8 +15,8 @@ import gradio as gr
 from cactus import whatif
 from cactus.acceptance import RULES, Parameter, Rule, make_rule
 from cactus.errors import CactusError
+from cactus.request import RunRequest
 from cactus.sampling import SamplingParams
-from cactus.session import RunRequest
 from cactus.trace import Round, Trace
 from cactus.ui import whatif_figures
 from cactus.ui.controls import control

@@ -1,0 +1,76 @@
+"""What one run is asked to do, checked when it is made. Knows no models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cactus.acceptance import RULES, Rule, make_rule
+from cactus.errors import CactusError
+from cactus.interfaces import Prompt
+from cactus.limits import MAX_NEW_TOKENS, Limits
+from cactus.pairs import DEFAULT_PAIR, find_pair
+from cactus.sampling import SamplingParams
+from cactus.settings import (
+    DEFAULT_DRAFT_TOKENS,
+    MAX_SEED,
+    DraftLength,
+    check_draft_length,
+    check_stops,
+    check_text,
+    check_whole,
+)
+
+VERIFIER_ONLY = "ar"
+METHODS = (VERIFIER_ONLY, *RULES)
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """All settings of one run. `ValueError` names the first bad value and what is allowed.
+
+    method: a name in `RULES`, or "ar" for the verifier alone (then `params` and `num_draft_tokens` are not used).
+    """
+
+    pair: str = DEFAULT_PAIR
+    method: str = "cactus"
+    params: Mapping[str, Any] = field(default_factory=dict)
+    num_draft_tokens: DraftLength = DEFAULT_DRAFT_TOKENS
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    max_new_tokens: int = 128
+    seed: int | None = None
+    prompt: Prompt = ""
+    system: str = ""
+    stop: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        find_pair(self.pair)
+        if self.method not in METHODS:
+            raise CactusError(f"method is {self.method!r}; {', '.join(METHODS)} are allowed")
+        check_draft_length(self.num_draft_tokens)
+        check_whole("max_new_tokens", self.max_new_tokens, 1, MAX_NEW_TOKENS)
+        if self.seed is not None:
+            check_whole("seed", self.seed, 0, MAX_SEED)
+        if isinstance(self.prompt, str) and not self.prompt.strip():
+            raise CactusError("the prompt is empty; write at least one word")
+        self.check(Limits())
+        for text in self._texts():
+            check_text(text)
+        check_stops(self.stop)
+        _ = self.rule  # its parameters are checked by making it
+
+    @property
+    def rule(self) -> Rule | None:
+        """The acceptance rule, None for the verifier alone."""
+        return None if self.method == VERIFIER_ONLY else make_rule(self.method, **self.params)
+
+    def check(self, limits: Limits) -> None:
+        """`CactusError` if it asks for more than these limits allow."""
+        limits.check(self.max_new_tokens, self._texts())
+
+    def _texts(self) -> list[str]:
+        if isinstance(self.prompt, str):
+            return [self.system, self.prompt]
+        contents = [item.get("content") for item in self.prompt if isinstance(item, dict)]
+        return [self.system, *(content for content in contents if isinstance(content, str))]
