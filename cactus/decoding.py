@@ -14,9 +14,10 @@ import torch
 
 from cactus.acceptance import Rule
 from cactus.errors import PromptError
-from cactus.interfaces import ModelPair, Prompt, Turn
+from cactus.interfaces import ModelPair, Prompt, TextCodec, Turn
 from cactus.loop import Loop
 from cactus.pace import Paying, Steady
+from cactus.prefix import Caches, Prefix, start
 from cactus.records import TokenWriter
 from cactus.sampling import SamplingParams
 from cactus.settings import AUTO, DEFAULT_DRAFT_TOKENS, MAX_DRAFT_TOKENS, DraftLength, Settings, check_stops, fresh_seed
@@ -39,19 +40,25 @@ class Run:
         should_stop: Callable[[], bool] | None = None,
         ends: Callable[[int], bool] | None = None,
         turn: Turn = nullcontext,
+        raw: bool = False,
+        reuse: Prefix | None = None,
     ) -> None:
         self.settings = settings
         self.rounds: list[Round] = []
         self.stop_reason: StopReason | None = None
         self._pair = pair
         self._prompt = prompt
+        self._raw = raw
+        self._reuse = reuse
         self._asked_to_stop = should_stop or (lambda: False)
         self._take_turn = turn
         self._waited = 0.0
-        tokens = pair.codec.encode_prompt(prompt, system)
-        self._loop = _new_loop(pair, tokens, settings)
+        tokens = _encode(pair.codec, prompt, system, raw)
+        caches = start(pair, tokens, settings.num_draft_tokens != 0, reuse)
+        self._loop = _new_loop(pair, tokens, settings, caches)
         self._loop.writer.ends = ends
         self._prompt_tokens = len(tokens)
+        self._cached_tokens = caches.verifier.length
         self._baseline: list[float] = []
         self._timings = Timings()
         self._began: float | None = None
@@ -67,6 +74,7 @@ class Run:
         """End the run here; further rounds are not made."""
         self._rounds.close()
         self.stop_reason = self.stop_reason or "cancelled"
+        self._keep()
 
     def prefill(self) -> None:
         """Read the prompt and time the baseline now rather than with the first round."""
@@ -94,7 +102,9 @@ class Run:
             dtype=self._pair.dtype,
             versions=versions() | _held(self._pair),
             prompt=self._prompt if isinstance(self._prompt, str) else tuple(self._prompt),  # type: ignore[arg-type]
+            raw=self._raw,
             prompt_tokens=self._prompt_tokens,
+            cached_tokens=self._cached_tokens,
             rounds=tuple(self.rounds),
             stop_reason=self.stop_reason,
             baseline=self._baseline_record(),
@@ -107,11 +117,12 @@ class Run:
             while self.stop_reason is None and (round_ := self._step()) is not None:
                 yield round_
             self._measure_baseline()
-        except (GeneratorExit, KeyboardInterrupt):
+        except GeneratorExit:
             self.stop_reason = self.stop_reason or "cancelled"
             raise
-        except BaseException:
-            self.stop_reason = "error"
+        except BaseException as error:
+            self._reuse = None  # broken off in the midst of a step: from such caches nobody can go on
+            self.stop_reason = (self.stop_reason or "cancelled") if isinstance(error, KeyboardInterrupt) else "error"
             raise
         finally:
             self._finish()
@@ -166,23 +177,41 @@ class Run:
         own = self._clock() - self._began if self._began is not None else 0.0
         spent = {"total_seconds": own + self._waited, "waiting_seconds": self._waited}
         self._timings = self._timings.model_copy(update=spent)
+        self._keep()
+
+    def _keep(self) -> None:
+        """Leave the caches to the next turn of the conversation."""
+        reuse, self._reuse = self._reuse, None
+        if reuse is None:
+            return
+        with self._turn():
+            self._loop.settle()
+        reuse.put(self._pair, Caches(self._loop.verifier, self._loop.drafter, self._loop.committed))
 
 
-def _new_loop(pair: ModelPair, prompt: list[int], settings: Settings) -> Loop:
-    verifier = pair.new_verifier()
+def _encode(codec: TextCodec, prompt: Prompt, system: str, raw: bool) -> list[int]:
+    if not raw:
+        return codec.encode_prompt(prompt, system)
+    if not isinstance(prompt, str) or system.strip():
+        raise PromptError("a raw prompt is text, taken as it is; messages and a system prompt need a chat template")
+    return codec.encode_text(prompt)
+
+
+def _new_loop(pair: ModelPair, prompt: list[int], settings: Settings, caches: Caches) -> Loop:
+    device = caches.verifier.device
     # Two streams of random numbers, so that the draft's length never shifts the verdicts' numbers.
     draft_seed, judge_seed = 2 * settings.seed, 2 * settings.seed + 1
     return Loop(
-        verifier=verifier,
-        drafter=pair.new_drafter() if settings.num_draft_tokens else None,
-        writer=_new_writer(pair, settings, verifier.context_length, len(prompt)),
+        verifier=caches.verifier,
+        drafter=caches.drafter,
+        writer=_new_writer(pair, settings, caches.verifier.context_length, len(prompt)),
         num_draft_tokens=MAX_DRAFT_TOKENS if settings.num_draft_tokens == AUTO else settings.num_draft_tokens,
         pace=Paying(pair.costs) if settings.num_draft_tokens == AUTO else Steady(),
         sampling=settings.sampling,
         vocab_size=pair.codec.vocab_size,
         committed=list(prompt),
-        draft_generator=torch.Generator(verifier.device).manual_seed(draft_seed),
-        judge_generator=torch.Generator(verifier.device).manual_seed(judge_seed),
+        draft_generator=torch.Generator(device).manual_seed(draft_seed),
+        judge_generator=torch.Generator(device).manual_seed(judge_seed),
         rule=settings.rule,
     )
 
@@ -226,6 +255,8 @@ def decode(
     should_stop: Callable[[], bool] | None = None,
     ends: Callable[[int], bool] | None = None,
     turn: Turn = nullcontext,
+    raw: bool = False,
+    reuse: Prefix | None = None,
 ) -> Run:
     """Generate text, round by round.
 
@@ -235,7 +266,9 @@ def decode(
     before and after the run. max_seconds: end the run then; waiting for turns does not count. should_stop: asked
     before every round. ends: told every emitted token, in order; where it says true, the text ends behind that token.
     turn: entered around every use of the models, so that several runs can take turns (`turns.Line`); the time waited
-    for it is in `timings.waiting_seconds` and the total alone.
+    for it is in `timings.waiting_seconds` and the total alone. raw: the prompt, a text, is not put into the chat
+    template. reuse: the place of a conversation; what this prompt begins with and the turn before has read is not read
+    again, and the next turn finds this run's caches there.
 
     Returns an iterator of `Round`; its `trace` is the record so far. `ValueError` for bad settings or prompts;
     `NonFiniteLogits` while iterating if a model computes NaN or infinity.
@@ -253,4 +286,4 @@ def decode(
         baseline_steps=baseline_steps,
         max_seconds=max_seconds,
     )
-    return Run(pair, prompt, settings, system, should_stop, ends, turn)
+    return Run(pair, prompt, settings, system, should_stop, ends, turn, raw, reuse)

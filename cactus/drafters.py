@@ -93,8 +93,11 @@ class FeatureDrafter:
         return Proposal(tokens[start:], torch.stack(rows) if rows else torch.empty(0, self.vocab_size))
 
     def rewind(self, length: int) -> None:
-        """Estimates go in any case; `length` tokens have `length` - 1 pairs."""
-        self._verified = min(self._verified, max(0, length - 1))
+        """Estimates go in any case; `length` tokens have `length` - 1 pairs. Lost pairs need their states again."""
+        pairs = max(0, length - 1)
+        if pairs < self._verified:
+            self._verified = pairs
+            self._unread.clear()
         self.model.rewind(self._verified)
 
     def _read(self, tokens: Sequence[int], hidden: Tensor | None) -> Output | None:
@@ -156,7 +159,10 @@ class PromptLookup:
         return Proposal(tokens[:stop], self._one_hot(tokens[:stop]))
 
     def rewind(self, length: int) -> None:
-        """Nothing to forget: only committed tokens are ever indexed."""
+        """Only committed tokens are ever indexed: they are forgotten, all of them, where a text is left for another."""
+        if length < self._indexed:
+            self._behind.clear()
+            self._indexed = 0
 
     def _index(self, tokens: Sequence[int]) -> None:
         """Remember what follows the n-grams that end before the newest token."""

@@ -15,3 +15,7 @@ class UnavailableError(CactusError):
 
 class PromptError(CactusError):
     """The prompt is empty, too long for the context, or contains ids the tokenizer does not have."""
+
+
+class RewindError(CactusError):
+    """A cache no longer holds what it would need to go back so far."""

@@ -46,7 +46,7 @@ class CachedModel(Protocol):
         """Append `tokens` (at least one) to the cache; logits of the last `keep` of them."""
 
     def rewind(self, length: int) -> None:
-        """Forget all but the first `length` tokens; only tokens fed since the last rewind can be forgotten."""
+        """Forget all but the first `length` tokens; `RewindError`, and nothing forgotten, where that is impossible."""
 
     def fork(self) -> CachedModel:
         """A copy whose cache goes its own way."""
@@ -123,6 +123,9 @@ class TextCodec(Protocol):
 
     def encode_prompt(self, prompt: Prompt, system: str = "") -> list[int]:
         """Token ids of a prompt; `PromptError` says what is wrong with it."""
+
+    def encode_text(self, text: str) -> list[int]:
+        """Token ids of a text that no template is put around."""
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of tokens, special ones left out."""

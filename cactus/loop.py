@@ -102,6 +102,11 @@ class Loop:
             tokens=tuple(tokens),
         )
 
+    def settle(self) -> None:
+        """Behind the last round: what a drafter has not read yet of the hidden states is read."""
+        if self.drafter is not None and self.drafter.wants_hidden:
+            self.drafter.prefill(self.committed[: self.verifier.length], self._take_hidden())
+
     def _draft_room(self) -> int:
         """How many tokens to draft: the run's last token is the verifier's; the drafter's context ends somewhere."""
         room = min(self.num_draft_tokens, self.writer.left - 1)
