@@ -3,7 +3,7 @@ FROM python:3.11-slim
 
 # User 1000, as free Docker Spaces require; nothing runs as root.
 RUN useradd --create-home --uid 1000 user && install --directory --owner=user /home/user/app
-USER user
+USER 1000
 ENV HOME=/home/user \
     PATH=/home/user/.local/bin:$PATH \
     PYTHONUNBUFFERED=1 \
@@ -15,16 +15,16 @@ WORKDIR /home/user/app
 # Dependencies alone first: this layer is rebuilt only when they change. For machines without a GPU,
 # `--build-arg PIP_EXTRA_INDEX_URL=…` with PyTorch's CPU index saves several gigabytes.
 ARG PIP_EXTRA_INDEX_URL
-COPY --chown=user requirements.txt ./
+COPY --chown=1000 requirements.txt ./
 RUN pip install --user --no-cache-dir -r requirements.txt
 
 # Then what fetches weights, then the rest: editing the page does not download the weights again.
-COPY --chown=user cactus ./cactus
-COPY --chown=user assets ./assets
+COPY --chown=1000 cactus ./cactus
+COPY --chown=1000 assets ./assets
 RUN python -m cactus fetch
 
-COPY --chown=user . .
+COPY --chown=1000 . .
 EXPOSE 7860
 HEALTHCHECK --interval=30s --timeout=5s --start-period=60s --retries=3 \
-    CMD python -c "import urllib.request; urllib.request.urlopen('http://127.0.0.1:7860/', timeout=4)"
+    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:7860/', timeout=4)"]
 CMD ["python", "app.py"]
