@@ -31,6 +31,8 @@ class RunRequest:
     """All settings of one run. `ValueError` names the first bad value and what is allowed.
 
     method: a name in `RULES`, or "ar" for the verifier alone (then `params` and `num_draft_tokens` are not used).
+    raw: the prompt, a text, is not put into the chat template. conversation: a name that nobody can guess; the turns of
+    one conversation read no token twice (`prefix`).
     """
 
     pair: str = DEFAULT_PAIR
@@ -43,6 +45,8 @@ class RunRequest:
     prompt: Prompt = ""
     system: str = ""
     stop: tuple[str, ...] = ()
+    raw: bool = False
+    conversation: str = ""
 
     def __post_init__(self) -> None:
         find_pair(self.pair)
@@ -54,6 +58,8 @@ class RunRequest:
             check_whole("seed", self.seed, 0, MAX_SEED)
         if isinstance(self.prompt, str) and not self.prompt.strip():
             raise CactusError("the prompt is empty; write at least one word")
+        if self.raw and (not isinstance(self.prompt, str) or self.system.strip()):
+            raise CactusError("a raw prompt is text, taken as it is; messages and a system prompt need a chat template")
         self.check(Limits())
         for text in self._texts():
             check_text(text)
