@@ -20,6 +20,7 @@ from cactus.faults import names_lack_of_memory
 from cactus.interfaces import Turn
 from cactus.limits import Limits
 from cactus.pairs import PAIRS, POCKET_PAIR, Pair, PairSpec, find_pair
+from cactus.prefix import Prefixes
 from cactus.request import RunRequest
 from cactus.residents import Lease, Residents
 from cactus.trace import Round, StopReason, Trace
@@ -162,6 +163,7 @@ class Session:
         self._places = Line(self.limits.max_runs)
         self._door = Line()  # one at a time asks for a pair, so that a pair nobody else wants gets its time
         self._models = Line()
+        self._prefixes = Prefixes()
 
     def states(self) -> list[PairState]:
         """All pairs of the registry as they stand."""
@@ -181,6 +183,10 @@ class Session:
         looked at while waiting, before every round and before every chunk of the prompt.
         """
         return Seat(self, kept=False).start(request, stop=stop, progress=progress)
+
+    def forget(self, conversation: str) -> None:
+        """A conversation is over: nothing is kept for its next turn."""
+        self._prefixes.forget(conversation)
 
     def seat(self) -> Seat:
         """A place for several runs, one after another, such as the lanes of a comparison."""
@@ -226,6 +232,8 @@ class Session:
             max_seconds=self.limits.max_seconds,
             should_stop=stopped.is_set,
             turn=turn,
+            raw=request.raw,
+            reuse=self._prefixes.of(request.conversation),
         )
 
     def _lease(self, spec: PairSpec, stopped: threading.Event, report: Progress) -> Lease:
