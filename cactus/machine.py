@@ -19,9 +19,10 @@ import psutil
 from cactus.weights.hub_cache import cache_folder
 from cactus.weights.reach import Hub
 
+HEADROOM = 1.2  # beside a model's weights, a run needs room for caches, logits and the library itself
 SMI_SECONDS = 1.0
 SMI_FIELDS = "name,memory.free,memory.total,compute_cap"
-NATIVE_BFLOAT16 = 8.0  # compute capability from which NVIDIA's devices have it
+NATIVE_BFLOAT16 = (8, 0)  # compute capability from which NVIDIA's devices have it
 CGROUP = Path("/sys/fs/cgroup")
 CPU_INFO = Path("/proc/cpuinfo")
 CPU_BFLOAT16 = frozenset({"avx512_bf16", "amx_tile"})
@@ -105,13 +106,9 @@ def _by_torch(torch: Any) -> tuple[Accelerator, ...]:
     found = []
     for index in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(index)
-        with torch.cuda.device(index):
-            bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
-        found.append(
-            Accelerator(
-                torch.cuda.get_device_name(index), free + torch.cuda.memory_reserved(index), total, bool(bfloat16)
-            )
-        )
+        bfloat16 = torch.cuda.get_device_capability(index) >= NATIVE_BFLOAT16
+        name = torch.cuda.get_device_name(index)
+        found.append(Accelerator(name, free + torch.cuda.memory_reserved(index), total, bfloat16))
     return tuple(found)
 
 
@@ -130,7 +127,8 @@ def _by_driver() -> tuple[Accelerator, ...]:
 def _read_line(line: str) -> Accelerator:
     """For example "NVIDIA L4, 22563, 23034, 8.9", sizes in MiB."""
     name, free, total, capability = (field.strip() for field in line.rsplit(",", 3))
-    return Accelerator(name, int(free) << 20, int(total) << 20, float(capability) >= NATIVE_BFLOAT16)
+    version = tuple(int(number) for number in capability.split("."))
+    return Accelerator(name, int(free) << 20, int(total) << 20, version >= NATIVE_BFLOAT16)
 
 
 def _free_in_cgroup(folder: Path) -> int:

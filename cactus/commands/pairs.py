@@ -1,4 +1,4 @@
-"""`python -m cactus pairs`: the registry as a table."""
+"""`python -m cactus pairs`: the registry as a table. Needs neither torch nor a network."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from cactus.session import PairState, Session
+from cactus.machine import look
+from cactus.pairs import PAIRS
+from cactus.pairs.state import PairState, kept_weights, state_of
+from cactus.weights.reach import HubProbe
 
-HEADINGS = ("pair", "what it is", "size", "needs")
+HEADINGS = ("pair", "verifier with drafter", "size", "licence", "state", "")
+PATIENCE_SECONDS = 1.0  # for the hub's first sign of life
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    states = Session().states()
+    states = survey()
     if args.json:
         sys.stdout.write(json.dumps([asdict(state) for state in states], indent=2) + "\n")
     else:
@@ -26,8 +30,18 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def survey() -> list[PairState]:
+    """All pairs of the registry on this machine as it stands."""
+    probe = HubProbe()
+    probe.state()  # it is asked while we look at the disk
+    kept = kept_weights(PAIRS.values())
+    machine = look(kept, probe.state(PATIENCE_SECONDS))
+    return [state_of(spec, machine) for spec in PAIRS.values()]
+
+
 def _row(state: PairState) -> tuple[str, ...]:
-    return state.name, state.description, state.size, state.needs or "ready"
+    sizes = state.size.replace(" verifier", "").replace(" drafter", "")
+    return state.name, state.description, sizes, state.licence, state.state, state.needs
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

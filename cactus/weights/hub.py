@@ -97,8 +97,10 @@ def wanted_bytes(info: Any, patterns: Sequence[str] = PATTERNS) -> int:
     return sum(file.size or 0 for file in info.siblings if _wanted(file.rfilename, patterns))
 
 
-def download(repo_id: str, commit: str | None, folder: Path | None = None, patterns: Sequence[str] = PATTERNS) -> None:
-    """The wanted files of a commit into `folder`, or into the hub library's cache."""
+def download(
+    repo_id: str, commit: str | None = None, folder: Path | None = None, patterns: Sequence[str] = PATTERNS
+) -> None:
+    """The wanted files of a commit, by default the newest, into `folder` or into the hub library's cache."""
     from huggingface_hub import snapshot_download
 
     try:

@@ -38,8 +38,8 @@ class HubWeights:
 
     @property
     def name(self) -> str:
-        """Without its owner, in lower case."""
-        return self.repo_id.rpartition("/")[2].lower()
+        """With its owner, as the hub knows it."""
+        return self.repo_id
 
     @property
     def size_bytes(self) -> int:
@@ -103,7 +103,7 @@ class HubWeights:
         growth = Growth(folder, size, hub.STALL_SECONDS)
         require_space(cache, size - growth.size())
         run_thread(
-            functools.partial(hub.download, self.repo_id, info.sha),
+            functools.partial(hub.download, self.repo_id),
             lambda: growth.report(progress, f"downloading {self.repo_id}"),
         )
         kept = self._kept()

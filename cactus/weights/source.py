@@ -64,3 +64,8 @@ def no_space(detail: str) -> OSError:
 def megabytes(size: float) -> str:
     """93 MB, 1,024 MB."""
     return f"{size / 1e6:,.0f} MB"
+
+
+def amount(size: float) -> str:
+    """93 MB, 16.4 GB."""
+    return megabytes(size) if size < 999.5e6 else f"{size / 1e9:,.1f} GB"
