@@ -2,7 +2,7 @@
 
 A lane is a method with its parameters and its draft length, written `cactus:delta=1:m=5`. The first lane is always the
 verifier alone: its own measured seconds per token are the baseline of all speedups here. On one device lanes run one
-after another; `timeline` lays their recorded rounds on one clock. Knows sessions by their `start` alone.
+after another; `timeline` lays their recorded rounds on one clock. Knows sessions by their `seat` alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cactus.documents import Many, read_document
 from cactus.errors import CactusError
 from cactus.metrics import Metrics, Tally
 from cactus.request import VERIFIER_ONLY, RunRequest
-from cactus.session import LiveRun
+from cactus.session import Seat
 from cactus.settings import DraftLength, fresh_seed, parse_draft_length
 from cactus.trace import Record, Round, Trace, TraceError
 from cactus.weights.source import Progress
@@ -30,12 +30,10 @@ HEADINGS = ("lane", "tokens", "AL", "tokens/round", "acceptance", "tokens/s", "s
 USUAL = ("sps", "cactus:delta=1", "tas")
 
 
-class Starts(Protocol):
+class Seats(Protocol):
     """What a race needs of a session."""
 
-    def start(
-        self, request: RunRequest, *, stop: threading.Event | None = None, progress: Progress | None = None
-    ) -> LiveRun: ...
+    def seat(self) -> Seat: ...
 
 
 @dataclass(frozen=True)
@@ -140,17 +138,21 @@ def lane_requests(request: RunRequest, lanes: Sequence[str]) -> list[RunRequest]
     return asked
 
 
-def race(session: Starts, requests: Sequence[RunRequest], stop: threading.Event | None = None,
+def race(session: Seats, requests: Sequence[RunRequest], stop: threading.Event | None = None,
          progress: Progress | None = None) -> Iterator[tuple[int, Trace]]:  # fmt: skip
-    """Run the lanes one after another; yields a lane's number and its trace so far, after each round and at its end."""
+    """Run the lanes one after another, in one place among the runs, taking turns with others round by round.
+
+    Yields a lane's number and its trace so far, after each round and at its end.
+    """
     stopped = stop or threading.Event()
-    for lane, request in enumerate(requests):
-        if stopped.is_set():
-            return
-        with session.start(request, stop=stopped, progress=progress) as live:
-            for _ in live:
-                yield lane, live.trace
-        yield lane, live.trace
+    with session.seat() as seat:
+        for lane, request in enumerate(requests):
+            if stopped.is_set():
+                return
+            with seat.start(request, stop=stopped, progress=progress) as live:
+                for _ in live:
+                    yield lane, live.trace
+            yield lane, live.trace
 
 
 def label(trace: Trace) -> str:

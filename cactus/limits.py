@@ -38,7 +38,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         check_whole("max_runs", self.max_runs, 1, 32)
-        check_whole("max_waiting", self.max_waiting, 0, 1000)
+        check_whole("max_waiting", self.max_waiting, 1, 1000)
         check_whole("max_pairs", self.max_pairs, 1, 16)
         check_whole("max_new_tokens", self.max_new_tokens, 1, MAX_NEW_TOKENS)
         check_whole("max_prompt_characters", self.max_prompt_characters, 1, MAX_PROMPT_CHARACTERS)

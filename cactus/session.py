@@ -16,7 +16,7 @@ from types import TracebackType
 
 from cactus.decoding import Run, decode
 from cactus.errors import CactusError, UnavailableError
-from cactus.faults import names_lack_of_memory
+from cactus.faults import names_lack_of_memory, public
 from cactus.interfaces import Turn
 from cactus.limits import Limits
 from cactus.pairs import PAIRS, POCKET_PAIR, Pair, PairSpec, find_pair
@@ -272,6 +272,6 @@ class Session:
             device=f"{pair.device}, {pair.dtype}" if pair is not None else "",
             loaded=pair is not None,
             available=not failure,
-            needs=failure or download,
+            needs=public(failure) or download,
             examples=spec.examples,
         )

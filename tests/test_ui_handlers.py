@@ -12,6 +12,7 @@ import gradio as gr
 import pytest
 from ui_fakes import FakeSession, make_trace
 
+from cactus.limits import Limits
 from cactus.trace import Trace
 from cactus.ui import replay, settings
 from cactus.ui.api import Endpoints
@@ -434,10 +435,13 @@ def test_the_api_documents_two_values():
 
 
 def test_everything_that_uses_the_model_shares_one_place():
-    demo = build(FakeSession())
-    users = [fn for fn in demo.fns.values() if fn.concurrency_id == "model"]
+    session = FakeSession()
+    session.limits = Limits(max_runs=3, max_waiting=7)
+    demo = build(session)
+    users = [fn for fn in demo.fns.values() if fn.concurrency_id == "models"]
     assert sorted(fn.name for fn in users) == ["compare", "generate", "rerun", "run", "run"]
-    assert {fn.concurrency_limit for fn in users} == {1}
+    assert {fn.concurrency_limit for fn in users} == {3}
+    assert demo._queue.max_size == 7
 
 
 def test_labels_are_one_line_of_help():

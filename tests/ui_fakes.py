@@ -6,10 +6,12 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 from cactus.errors import UnavailableError
+from cactus.limits import Limits
 from cactus.request import RunRequest
 from cactus.session import STAND_IN_PAIR, PairState, Progress
 from cactus.trace import Baseline, Round, Timings, Token, TopToken, Trace
@@ -131,6 +133,7 @@ class FakeSession:
     ) -> None:
         self.pause, self.load_seconds, self.count, self.error, self.fail_at = pause, load_seconds, count, error, fail_at
         self.runs = self.released = 0
+        self.limits = Limits()
         self.requests: list[RunRequest] = []
         self.loaded = False
 
@@ -162,6 +165,9 @@ class FakeSession:
         drafted = 0 if request.method == "ar" else request.num_draft_tokens
         trace = make_trace(self.count, request.method, drafted, params=dict(request.params))
         return FakeRun(trace, stop or threading.Event(), self.pause, self._release, self.fail_at)
+
+    def seat(self) -> Any:
+        return nullcontext(self)
 
     def _release(self) -> None:
         self.released += 1

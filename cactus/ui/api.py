@@ -4,19 +4,26 @@
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from typing import Any
 
 import gradio as gr
 
 from cactus import compare
+from cactus.faults import in_words
 from cactus.request import RunRequest
 from cactus.sampling import SamplingParams
+from cactus.session import LiveRun, Progress
 from cactus.settings import DEFAULT_DRAFT_TOKENS, DraftLength
-from cactus.ui.desk import Runs
+from cactus.trace import Trace
+from cactus.ui.desk import Runs, Starts
+from cactus.ui.waiting import Told, told
 
-PROGRESS_SECONDS = 1.0
+PROGRESS_SECONDS = 0.1  # a caller that has gone away is noticed with the next news
+
+News = dict[str, Any]
 
 
 class Endpoints:
@@ -42,32 +49,24 @@ class Endpoints:
         """Generate text by constrained acceptance speculative sampling.
 
         Gives the text and the whole trace: every token with its verdict, every round with its times. Until then, an
-        empty text and how far it is, once a second; so a caller that goes away frees the model.
+        empty text and the news: {"waiting": "3rd in line: …"} or {"round": 12}.
         `method` is an acceptance rule (cactus, sps, tas, …) or "ar" for the verifier alone; `params` are the
         rule's own, such as {"delta": 1.0}. `draft_length`: a number, or "auto" for as many as pay.
         """
-        try:
+        with _in_words():
             request = RunRequest(
                 pair=pair, method=method, params=params or {}, num_draft_tokens=draft_length,
                 sampling=SamplingParams(temperature=temperature, top_p=top_p, top_k=top_k),
                 max_new_tokens=max_new_tokens, seed=seed, prompt=prompt, system=system,
             )  # fmt: skip
-            yield from self._run(request)
-        except ValueError as error:
-            raise gr.Error(str(error), print_exception=False) from error
+            yield from self._generated(request)
 
-    def _run(self, request: RunRequest) -> Iterator[tuple[str, dict[str, Any]]]:
-        stop = threading.Event()
-        due = 0.0
-        try:
-            with self.session.start(request, stop=stop) as live:
-                for round_ in live:
-                    if time.monotonic() >= due:
-                        yield "", {"round": round_.index + 1}
-                        due = time.monotonic() + PROGRESS_SECONDS
-        finally:
-            stop.set()
-        yield live.trace.text, json.loads(live.trace.to_json())
+    def _generated(self, request: RunRequest) -> Iterator[tuple[str, News | dict[str, Any]]]:
+        for news in _followed(self.session, request):
+            if isinstance(news, Trace):
+                yield news.text, json.loads(news.to_json())
+            else:
+                yield "", news
 
     def compare(  # type: ignore[misc]  # as above
         self,
@@ -84,33 +83,66 @@ class Endpoints:
     ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Run one prompt and seed under several methods, the verifier alone first, one after another.
 
-        Gives a table, one row a lane, and all traces. Until then, an empty table and which lane is running, once a
-        second. `lanes`: up to three such as "sps", "cactus:delta=1" or "cactus_exact:delta=0.5:divergence=js:m=8".
+        Gives a table, one row a lane, and all traces. Until then, an empty table and the news, such as
+        {"lane": 2, "round": 12}. `lanes`: up to three such as "sps", "cactus:delta=1" or
+        "cactus_exact:delta=0.5:divergence=js:m=8".
         """
-        try:
+        with _in_words():
             request = RunRequest(
                 pair=pair, num_draft_tokens=draft_length, max_new_tokens=max_new_tokens, seed=seed, prompt=prompt,
                 system=system, sampling=SamplingParams(temperature=temperature, top_p=top_p, top_k=top_k),
             )  # fmt: skip
-            yield from self._race(compare.lane_requests(request, lanes or compare.USUAL))
-        except ValueError as error:
-            raise gr.Error(str(error), print_exception=False) from error
+            yield from self._compared(compare.lane_requests(request, lanes or compare.USUAL))
 
-    def _race(self, requests: list[RunRequest]) -> Iterator[tuple[list[dict[str, Any]], dict[str, Any]]]:
-        stop = threading.Event()
-        due, traces = 0.0, {}
-        try:
-            for lane, trace in compare.race(self.session, requests, stop):
-                traces[lane] = trace
-                if time.monotonic() >= due:
-                    yield [], {"lane": lane + 1, "round": len(trace.rounds)}
-                    due = time.monotonic() + PROGRESS_SECONDS
-        finally:
-            stop.set()
-        lanes = tuple(traces.values())
-        whole = compare.Comparison(lanes=lanes)
+    def _compared(self, requests: list[RunRequest]) -> Iterator[tuple[list[dict[str, Any]], News | dict[str, Any]]]:
+        lanes: list[Trace] = []
+        with self.session.seat() as seat:
+            for request in requests:
+                for news in _followed(seat, request):
+                    if isinstance(news, Trace):
+                        lanes.append(news)
+                    else:
+                        yield [], {"lane": len(lanes) + 1, **news}
+        whole = compare.Comparison(lanes=tuple(lanes))
         yield [result.as_dict() for result in compare.results(lanes)], json.loads(whole.to_json())
 
     def pairs(self) -> list[dict[str, Any]]:
         """The model pairs: name, label, size, where each runs, whether it is loaded, what it needs."""
         return [asdict(state) for state in self.session.states()]
+
+
+def _followed(starts: Starts, request: RunRequest) -> Iterator[News | Trace]:
+    """What a run waits for and how far it is, several times a second; its trace at the end."""
+    stop, due = threading.Event(), 0.0
+
+    def start(report: Progress) -> LiveRun:
+        return starts.start(request, stop=stop, progress=report)
+
+    try:
+        live = yield from _as_news(told(start, stop, PROGRESS_SECONDS))
+        with live:
+            for round_ in live:
+                if time.monotonic() >= due:
+                    yield {"round": round_.index + 1}
+                    due = time.monotonic() + PROGRESS_SECONDS
+    finally:
+        stop.set()
+    yield live.trace
+
+
+def _as_news(waits: Generator[Told, None, LiveRun]) -> Generator[News, None, LiveRun]:
+    with closing(waits):
+        while True:
+            try:
+                share, message = next(waits)
+            except StopIteration as end:
+                return end.value
+            yield {"waiting": message, "share": share}
+
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise gr.Error(in_words(error), print_exception=False) from error

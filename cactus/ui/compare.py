@@ -6,7 +6,6 @@ Everything shown comes from the lanes' traces by `cactus.compare`; the other set
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import closing
@@ -20,11 +19,12 @@ from cactus import compare
 from cactus.acceptance import RULES
 from cactus.compare import LaneResult
 from cactus.errors import CactusError
+from cactus.faults import in_words
 from cactus.request import RunRequest
 from cactus.trace import Round, Trace
 from cactus.ui import settings
-from cactus.ui.desk import Desk, Show
-from cactus.ui.events import AT_ONCE, MODEL, PRIVATE, QUIET
+from cactus.ui.desk import Desk, Show, Starts
+from cactus.ui.events import AT_ONCE, PRIVATE, QUIET, on_models
 from cactus.ui.figures import BLUE, GREEN, GREY, ORANGE, bare, drawing, line
 from cactus.ui.lanes import LaneView
 from cactus.ui.live import LiveHandlers
@@ -40,7 +40,6 @@ START = "Choose up to three lanes; the verifier alone always runs first, as the 
 IN_TURN = "The lanes run one after another: one device."
 TOGETHER = "Side by side, in true time: the lanes ran one after another and are played here from their traces."
 STOPPED = "Stopped. What ran so far can be played and saved."
-log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -114,7 +113,9 @@ def wire_compare(parts: CompareParts, page: Parts, live: LiveHandlers, desk: Des
     handlers, buttons = CompareHandlers(live, desk), parts.buttons
     asked = [parts.prompt, *parts.lanes, *page.row()]
     waiting = {"preprocess": False, "show_progress": "minimal", "show_progress_on": parts.shown[0]}
-    running = buttons["run"].click(handlers.run, asked, parts.shown, **waiting, **MODEL, **PRIVATE)
+    running = buttons["run"].click(
+        handlers.run, asked, parts.shown, **waiting, **on_models(live.session.limits), **PRIVATE
+    )
     played = running.success(handlers.play, None, parts.shown, **QUIET)
     again = buttons["again"].click(handlers.play, None, parts.shown, **QUIET)
     buttons["stop"].click(handlers.stop, None, parts.shown[0], cancels=[running, played, again], **AT_ONCE)
@@ -135,13 +136,11 @@ class CompareHandlers:
         try:
             asked = self._asked(prompt, rest)
             yield _first(IN_TURN)
-            for lane, wanted in enumerate(asked):
-                yield from self._lane(visit.beside(), lane, wanted, visit.compared)
-        except ValueError as error:
-            yield update(status=note(str(error), bad=True))
+            with self.live.session.seat() as seat:
+                for lane, wanted in enumerate(asked):
+                    yield from self._lane(seat, visit.beside(), lane, wanted, visit.compared)
         except Exception as error:
-            log.exception("a comparison failed")
-            yield update(status=note(f"it failed ({type(error).__name__}); the server's log says more", bad=True))
+            yield update(status=note(in_words(error), bad=True))
 
     async def play(self, request: gr.Request) -> AsyncIterator[list[Any]]:
         """All lanes on one clock, from their traces; then the table, the figure and where the texts part."""
@@ -183,10 +182,12 @@ class CompareHandlers:
             values["prompt"] = prompt
         return compare.lane_requests(settings.to_request(values, self.live.pairs()), [lane for lane in lanes if lane])
 
-    def _lane(self, show: Show, lane: int, wanted: RunRequest, compared: list[Trace]) -> Iterator[list[Any]]:
+    def _lane(
+        self, seat: Starts, show: Show, lane: int, wanted: RunRequest, compared: list[Trace]
+    ) -> Iterator[list[Any]]:
         view, due = LaneView(), 0.0
         try:
-            with closing(self.live.records(show, wanted)) as records:
+            with closing(self.live.records(show, wanted, seat)) as records:
                 for record in records:
                     if isinstance(record, Round):
                         view.add(record)

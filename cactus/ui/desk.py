@@ -13,22 +13,32 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from cactus.errors import UnavailableError
+from cactus.limits import Limits
 from cactus.request import RunRequest
-from cactus.session import STAND_IN_PAIR, LiveRun, PairState, Progress
+from cactus.session import STAND_IN_PAIR, LiveRun, PairState, Progress, Seat
 from cactus.trace import Trace
 from cactus.ui.view import View
 
 log = logging.getLogger(__name__)
 
 
-class Runs(Protocol):
-    """What the page needs of a session."""
+class Starts(Protocol):
+    """Starts runs: a session, or a place kept for several of them."""
 
-    def states(self) -> list[PairState]: ...
-    def load(self, name: str, progress: Progress | None = None) -> object: ...
     def start(
         self, request: RunRequest, *, stop: threading.Event | None = None, progress: Progress | None = None
     ) -> LiveRun: ...
+
+
+class Runs(Starts, Protocol):
+    """What the page needs of a session."""
+
+    @property
+    def limits(self) -> Limits: ...
+
+    def states(self) -> list[PairState]: ...
+    def load(self, name: str, progress: Progress | None = None) -> object: ...
+    def seat(self) -> Seat: ...
 
 
 @dataclass

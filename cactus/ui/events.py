@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-# The lowest limit of a concurrency group counts, so every event that uses the model says it.
-MODEL: dict[str, Any] = {"concurrency_id": "model", "concurrency_limit": 1}
+from cactus.limits import Limits
+
 PRIVATE: dict[str, Any] = {"api_visibility": "private"}
 QUIET: dict[str, Any] = PRIVATE | {"show_progress": "hidden", "concurrency_limit": None}
 AT_ONCE: dict[str, Any] = QUIET | {"queue": False}  # works while the queue is full
+
+
+def on_models(limits: Limits) -> dict[str, Any]:
+    """For every event that runs models. The lowest limit of a group counts, so all of them get it from here."""
+    return {"concurrency_id": "models", "concurrency_limit": limits.max_runs}

@@ -11,7 +11,7 @@ from cactus.ui.api import Endpoints
 from cactus.ui.compare import build_compare, wire_compare
 from cactus.ui.controls import build_controls
 from cactus.ui.desk import Desk, Loader, Runs
-from cactus.ui.events import AT_ONCE, MODEL, PRIVATE, QUIET
+from cactus.ui.events import AT_ONCE, PRIVATE, QUIET, on_models
 from cactus.ui.lab import LabHandlers, build_lab
 from cactus.ui.learn import build_learn, wire_learn
 from cactus.ui.live import LiveHandlers
@@ -21,7 +21,6 @@ from cactus.ui.replay import SPEEDS, ReplayHandlers
 from cactus.ui.stage import build_stage
 from cactus.ui.whatif import build_whatif, wire_whatif
 
-QUEUE_PLACES = 24
 KEEP_UPLOADS_SECONDS = 3600
 LOOK_SECONDS = 0.7  # between two looks at a pair being loaded
 
@@ -58,10 +57,10 @@ def build(session: Runs, loader: Loader | None = None) -> gr.Blocks:
         run = _wire_runs(demo, parts, live, ReplayHandlers(desk))
         _wire_page(demo, parts, PageHandlers(session, loader, desk), run)
         endpoints = Endpoints(session)
-        gr.api(endpoints.generate, api_name="generate", **MODEL)
-        gr.api(endpoints.compare, api_name="compare", **MODEL)
+        gr.api(endpoints.generate, api_name="generate", **on_models(session.limits))
+        gr.api(endpoints.compare, api_name="compare", **on_models(session.limits))
         gr.api(endpoints.pairs, api_name="pairs", concurrency_limit=None)
-    return demo.queue(max_size=QUEUE_PLACES)
+    return demo.queue(max_size=session.limits.max_waiting)
 
 
 def _wire_runs(demo: gr.Blocks, parts: Parts, live: LiveHandlers, replay: ReplayHandlers) -> Any:
@@ -69,7 +68,7 @@ def _wire_runs(demo: gr.Blocks, parts: Parts, live: LiveHandlers, replay: Replay
     other, shown = parts.other, parts.shown
     run = other["run"].click(
         live.run, parts.row(), shown, preprocess=False, validator=live.check, show_progress="full",
-        show_progress_on=shown[0], **MODEL, **PRIVATE,
+        show_progress_on=shown[0], **on_models(live.session.limits), **PRIVATE,
     )  # fmt: skip
     opened = other["open"].upload(replay.open, [other["open"], other["speed"]], shown, **QUIET)
     again = other["again"].click(replay.again, other["speed"], [*shown, other["errand"]], **QUIET)

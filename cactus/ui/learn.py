@@ -14,6 +14,7 @@ import gradio as gr
 
 from cactus import notable, recorded, theory
 from cactus.errors import CactusError
+from cactus.faults import in_words
 from cactus.recorded import RecordedRun
 from cactus.trace import Trace
 from cactus.ui import lab, settings, theme
@@ -182,7 +183,7 @@ class LearnHandlers:
             if not show.stop.is_set():
                 yield note(*told(lesson, trace)), gr.skip(), gr.skip(), gr.skip()
         except ValueError as error:
-            yield note(str(error), bad=True), *_of(lesson, blank())
+            yield note(in_words(error), bad=True), *_of(lesson, blank())
         finally:
             show.over.set()
 

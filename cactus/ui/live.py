@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import logging
 import threading
 import time
 from collections.abc import Generator, Iterator
@@ -12,19 +11,18 @@ from typing import Any
 
 import gradio as gr
 
+from cactus.faults import in_words
 from cactus.request import RunRequest
 from cactus.session import STAND_IN_PAIR, silent
 from cactus.trace import Round, Trace
 from cactus.ui import settings, space, stand_in
-from cactus.ui.desk import Desk, Loader, Runs, Show
+from cactus.ui.desk import Desk, Loader, Runs, Show, Starts
 from cactus.ui.view import Shown, View, blank
 from cactus.ui.waiting import Told, told
 
 TEXT_SECONDS = 0.08  # the text is sent at most this often,
 PLOT_SECONDS = 0.25  # and the plots this often
 STOP_PATIENCE = 5.0
-
-log = logging.getLogger(__name__)
 
 
 class LiveHandlers:
@@ -51,11 +49,8 @@ class LiveHandlers:
         try:
             wanted = show.wanted = settings.to_request(settings.as_values(row), self.pairs())
             yield from self._shown(show, wanted)
-        except ValueError as error:
-            yield show.view.failed(str(error))
         except Exception as error:
-            log.exception("a run failed")
-            yield show.view.failed(f"the run failed ({type(error).__name__}); the server's log says more")
+            yield show.view.failed(in_words(error))
         finally:
             show.stop.set()
             show.over.set()
@@ -107,16 +102,18 @@ class LiveHandlers:
         if record.pair == STAND_IN_PAIR != wanted.pair:
             view.remark(stand_in.sentence(wanted.pair, self.session.states()))
 
-    def records(self, show: Show, wanted: RunRequest) -> Generator[Told | Trace | Round]:
+    def records(self, show: Show, wanted: RunRequest, starts: Starts | None = None) -> Generator[Told | Trace | Round]:
         """What is being waited for, the trace before the first round, the rounds.
 
-        `show.trace` is complete when this is closed.
+        `show.trace` is complete when this is closed. starts: a place that is kept for several runs, if there is one.
         """
+        if self.loader.name == wanted.pair:
+            yield from told(lambda report: self.loader.wait(show.stop, report), show.stop)
         if space.IS_ZERO_GPU:
             yield from self._records_apart(show, wanted)
             return
-        yield from told(lambda report: self.loader.wait(show.stop, report), show.stop)
-        live = yield from told(lambda report: stand_in.start(self.session, wanted, show.stop, report), show.stop)
+        starts = starts or self.session
+        live = yield from told(lambda report: stand_in.start(starts, wanted, show.stop, report), show.stop)
         try:
             with live:
                 yield live.trace

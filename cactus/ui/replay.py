@@ -13,6 +13,7 @@ import gradio as gr
 
 from cactus import recorded
 from cactus.errors import CactusError
+from cactus.faults import in_words
 from cactus.trace import Trace
 from cactus.ui.desk import Desk, Show
 from cactus.ui.live import PLOT_SECONDS, TEXT_SECONDS
@@ -52,7 +53,7 @@ class ReplayHandlers:
         except ValueError as error:
             show = self.desk.visit(request.session_hash).begin()
             show.over.set()
-            yield show.view.failed(str(error))
+            yield show.view.failed(in_words(error))
             return
         async for shown in self._play(request, trace, speed):
             yield shown

@@ -13,12 +13,12 @@ from dataclasses import replace
 from cactus.errors import UnavailableError
 from cactus.request import RunRequest
 from cactus.session import STAND_IN_PAIR, LiveRun, PairState, Progress
-from cactus.ui.desk import Runs
+from cactus.ui.desk import Starts
 
 log = logging.getLogger(__name__)
 
 
-def start(session: Runs, wanted: RunRequest, stop: threading.Event, report: Progress) -> LiveRun:
+def start(session: Starts, wanted: RunRequest, stop: threading.Event, report: Progress) -> LiveRun:
     """The run that is wanted, or the same with the pair that stands in. Its trace tells which."""
     try:
         return session.start(wanted, stop=stop, progress=report)

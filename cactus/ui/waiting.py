@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -16,16 +18,19 @@ Result = TypeVar("Result")
 LOOK_SECONDS = 0.1
 
 
-def told(work: Callable[[Progress], Result], stop: threading.Event) -> Generator[Told, None, Result]:
+def told(
+    work: Callable[[Progress], Result], stop: threading.Event, every: float = math.inf
+) -> Generator[Told, None, Result]:
     """Do `work(report)` in a thread and yield each change of what it reports; returns its result.
 
-    If this is closed before the end, `stop` is set, and a result that has to be left is left.
+    If this is closed before the end, `stop` is set, and a result that has to be left is left. every: after so many
+    seconds the latest report is yielded again, for whoever can be closed at a yield only.
     """
     latest: list[Told] = []
     with ThreadPoolExecutor(1, thread_name_prefix="prepare-run") as pool:
         future = pool.submit(work, lambda share, message: latest.append((share, message)))
         try:
-            yield from _changes(future, latest)
+            yield from _changes(future, latest, every)
         except GeneratorExit:
             stop.set()
             if future.exception() is None and isinstance(result := future.result(), AbstractContextManager):
@@ -35,12 +40,12 @@ def told(work: Callable[[Progress], Result], stop: threading.Event) -> Generator
         return future.result()
 
 
-def _changes(future: Future[Result], latest: list[Told]) -> Generator[Told]:
-    last: Told | None = None
+def _changes(future: Future[Result], latest: list[Told], every: float) -> Generator[Told]:
+    last, yielded = None, time.monotonic()
     done = threading.Event()
     future.add_done_callback(lambda _: done.set())
     while not done.wait(LOOK_SECONDS):
-        if latest and latest[-1] != last:
-            last = latest[-1]
+        if latest and (latest[-1] != last or time.monotonic() - yielded >= every):
+            last, yielded = latest[-1], time.monotonic()
             latest[:] = [last]
             yield last

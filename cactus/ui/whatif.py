@@ -15,13 +15,14 @@ import gradio as gr
 from cactus import whatif
 from cactus.acceptance import RULES, Parameter, Rule, make_rule
 from cactus.errors import CactusError
+from cactus.faults import in_words
 from cactus.request import RunRequest
 from cactus.sampling import SamplingParams
 from cactus.trace import Round, Trace
 from cactus.ui import whatif_figures
 from cactus.ui.controls import control
 from cactus.ui.desk import Desk, Show
-from cactus.ui.events import AT_ONCE, MODEL, PRIVATE
+from cactus.ui.events import AT_ONCE, PRIVATE, on_models
 from cactus.ui.live import LiveHandlers
 from cactus.ui.notes import note
 from cactus.ui.parts import widget
@@ -95,7 +96,8 @@ def wire_whatif(parts: WhatIfParts, tab: gr.Tab, live: LiveHandlers, desk: Desk)
     for given in parts.row():
         given.change(handlers.choose, parts.row(), parts.shown[1:-1], **latest)
     waiting = {"show_progress": "minimal", "show_progress_on": parts.shown[1]}
-    going = parts.rerun.click(handlers.rerun, parts.row(), parts.shown[1:-1], **waiting, **MODEL, **PRIVATE)
+    models = on_models(live.session.limits)
+    going = parts.rerun.click(handlers.rerun, parts.row(), parts.shown[1:-1], **waiting, **models, **PRIVATE)
     parts.stop.click(handlers.choose, parts.row(), parts.shown[1:-1], cancels=[going], **AT_ONCE)
 
 
@@ -127,7 +129,7 @@ class WhatIfHandlers:
         try:
             return self._shown(show, chosen_rule(row))
         except ValueError as error:
-            return note(str(error), bad=True), whatif_figures.empty(0), whatif_figures.empty(1)
+            return note(in_words(error), bad=True), whatif_figures.empty(0), whatif_figures.empty(1)
 
     def rerun(self, request: gr.Request, *row: Any) -> Iterator[tuple[str, ...]]:
         """Run the same settings under the chosen rule, and lay what comes over the expectation."""
@@ -135,8 +137,8 @@ class WhatIfHandlers:
         try:
             wanted = request_again(show, chosen_rule(row))
             yield from self._running(request, show, wanted, row)
-        except ValueError as error:
-            yield note(str(error), bad=True), gr.skip(), gr.skip()
+        except Exception as error:
+            yield note(in_words(error), bad=True), gr.skip(), gr.skip()
 
     def _running(
         self, request: gr.Request, show: Show, wanted: RunRequest, row: Sequence[Any]
