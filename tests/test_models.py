@@ -122,7 +122,8 @@ def test_fault_26_a_misspelt_id_or_folder_is_named(tmp_path):
 
 
 def test_fault_25_what_cannot_fit_is_refused_before_loading_with_both_sizes(tmp_path, monkeypatch):
-    (tmp_path / "model.safetensors").write_bytes(b"x" * 5000)
+    tiny.model().save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"never read")
     monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"available": 1000})())
     with pytest.raises(UnavailableError, match="GB of memory"):
         load_model(tmp_path, torch.device("cpu"), torch.float32)

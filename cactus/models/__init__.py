@@ -2,21 +2,32 @@
 
 from cactus.models.adapter import HFModel, check_rewindable, context_length
 from cactus.models.codec import HFCodec, check_same_tokens, eos_ids
-from cactus.models.loading import choose_device, choose_dtype, load_model, load_tokenizer
+from cactus.models.loading import check_packing, load_model, load_placed, load_tokenizer
+from cactus.models.narrow import for_vocabulary
+from cactus.models.placement import Placement, check_fits, choose_device, choose_dtype, input_device, is_spread
 from cactus.models.quantized import cheapest
+from cactus.models.screening import read_config
 from cactus.models.static import cached_models
 
 __all__ = [
     "HFCodec",
     "HFModel",
+    "Placement",
     "cached_models",
     "cheapest",
+    "check_fits",
+    "check_packing",
     "check_rewindable",
     "check_same_tokens",
     "choose_device",
     "choose_dtype",
     "context_length",
     "eos_ids",
+    "for_vocabulary",
+    "input_device",
+    "is_spread",
     "load_model",
+    "load_placed",
     "load_tokenizer",
+    "read_config",
 ]

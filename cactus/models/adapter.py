@@ -10,26 +10,34 @@ from collections.abc import Callable, Sequence
 
 import torch
 from transformers import PreTrainedModel
-from transformers.cache_utils import Cache, DummyLayer, DynamicCache, DynamicLayer, LinearAttentionCacheLayerMixin
+from transformers.cache_utils import (
+    Cache,
+    DynamicCache,
+    DynamicSlidingWindowLayer,
+)
 
-from cactus.errors import CactusError
+from cactus.errors import CactusError, RewindError
 from cactus.interfaces import Output
+from cactus.models.placement import input_device
+from cactus.models.screening import check_state
 
 
 def check_rewindable(model: PreTrainedModel) -> None:
     """`CactusError` naming the model and the layers whose state cannot be rewound after a rejected draft."""
-    kind = model.config.model_type
-    refusal = f"{type(model).__name__} ({kind}) cannot be used:"
-    if getattr(model, "_is_stateful", False):
-        raise CactusError(f"{refusal} its recurrent state cannot be rewound after a rejected draft")
-    for layer in DynamicCache(config=model.config).layers:
-        if isinstance(layer, LinearAttentionCacheLayerMixin) or not isinstance(layer, DynamicLayer | DummyLayer):
-            raise CactusError(f"{refusal} its {type(layer).__name__} state cannot be rewound after a rejected draft")
+    check_state(type(model), model.config)
 
 
 def context_length(model: PreTrainedModel) -> int:
     """Tokens the model can read in all."""
     return int(model.config.get_text_config(decoder=True).max_position_embeddings)
+
+
+def _can_drop(layer: object, count: int) -> bool:
+    """Whether a window would still be full, or begin with the first token, without its last `count` tokens."""
+    if not isinstance(layer, DynamicSlidingWindowLayer) or not layer.is_initialized:
+        return True
+    left = layer.get_seq_length() - count
+    return layer.keys.shape[-2] - count >= min(left, layer.sliding_window - 1)  # type: ignore[union-attr]
 
 
 class HFModel:
@@ -62,7 +70,7 @@ class HFModel:
     @property
     def device(self) -> torch.device:
         """Where the inputs go."""
-        return torch.device(self.model.get_input_embeddings().weight.device)  # type: ignore[arg-type]
+        return input_device(self.model)
 
     @torch.inference_mode()
     def feed(self, tokens: Sequence[int], keep: int = 1, want_hidden: bool = False) -> Output:
@@ -87,7 +95,7 @@ class HFModel:
         return Output(output.logits[0].float(), output.hidden_states[-1][0] if want_hidden else None)
 
     def rewind(self, length: int) -> None:
-        """Forget all but the first `length` tokens; only tokens fed since the last rewind can be forgotten."""
+        """Forget all but the first `length` tokens; `RewindError` where a sliding window has lost what stood before."""
         if not 0 <= length <= self.length:
             raise CactusError(f"cannot rewind to {length} tokens; the cache holds {self.length}")
         self._drop(self.length - length)
@@ -95,7 +103,10 @@ class HFModel:
 
     def _drop(self, count: int) -> None:
         """The last `count` tokens of the cache. A count of 0 matters too: it trims sliding windows to their size."""
-        self._cache.crop(-count)
+        if count and not all(_can_drop(layer, count) for layer in self._cache.layers):
+            raise RewindError(f"cannot go back by {count} tokens: a sliding window has lost what stood before them")
+        if self.length:  # windows of an empty cache cannot be cropped
+            self._cache.crop(-count)
 
     def fork(self) -> HFModel:
         """The same model with a copy of the cache."""

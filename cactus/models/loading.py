@@ -1,91 +1,100 @@
-"""Loading causal language models and tokenizers from folders or hub ids: device, dtype, memory, named failures."""
+"""Loading causal language models and tokenizers from folders, GGUF files or hub ids, with named failures.
+
+Weights are read from safetensors and GGUF alone; code that comes with a model is never run.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-import psutil
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GgufConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from cactus.errors import CactusError, UnavailableError
-from cactus.models.adapter import check_rewindable
-
-DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-# Beside the weights, a run needs room for caches, logits and the library itself.
-HEADROOM = 1.2
-
-
-def choose_device(device: str = "auto") -> torch.device:
-    """ "auto" takes CUDA, then MPS, then the CPU; any other name as torch spells it."""
-    if device == "auto":
-        found = torch.accelerator.current_accelerator(check_available=True)
-        return found if found is not None and found.type in ("cuda", "mps") else torch.device("cpu")
-    try:
-        chosen = torch.device(device)
-        torch.empty(0, device=chosen)
-    except (RuntimeError, AssertionError) as error:
-        raise CactusError(f"device {device!r} cannot be used here; auto, cpu, cuda or mps ({error})") from None
-    return chosen
-
-
-def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
-    """ "auto" takes bfloat16 where the device computes in it natively, else float32."""
-    if dtype == "auto":
-        return torch.bfloat16 if _has_bfloat16(device) else torch.float32
-    if dtype not in DTYPES:
-        raise CactusError(f"dtype is {dtype!r}; auto, {', '.join(DTYPES)} are allowed")
-    return DTYPES[dtype]
-
-
-def _has_bfloat16(device: torch.device) -> bool:
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    if device.type == "cpu":
-        # Without these instructions bfloat16 runs on CPUs too, but slower than float32.
-        return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    return False
+from cactus.models.placement import Placement, check_fits, input_device
+from cactus.models.screening import check_behaviour, first_line, read_config
+from cactus.places import place_name
 
 
 def load_model(source: str | Path, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """A causal language model ready to run, from a folder or hub id. Remote code stays off; safetensors only.
+    """A causal language model ready to run on one device; else as `load_placed`."""
+    return load_placed(source, Placement(str(device), str(dtype).removeprefix("torch.")))
 
-    `UnavailableError` where it cannot be had or does not fit; `CactusError` where its state cannot be rewound.
+
+def load_placed(
+    source: str | Path,
+    placement: Placement,
+    *,
+    gguf: str = "",
+    config: PreTrainedConfig | None = None,
+    name: str = "",
+) -> PreTrainedModel:
+    """A causal language model where and as it is wished, from a folder or hub id, or from the file `gguf` in a folder.
+
+    config: as `read_config` gives it, if it has been read already; name: what messages call it. `UnavailableError`
+    where the weights cannot be had, are not whole or do not fit; `CactusError` where the model cannot be used.
     """
-    check_fits(source, device)
+    name = name or gguf or place_name(source)
+    check_packing(gguf, placement.quantize)
+    config = config or read_config(source, gguf, name)
+    check_fits(config, name, placement)
+    model = _read(source, name, config, placement.options() | _format(gguf))
+    if placement.is_plain:
+        model.to(placement.chosen[0])  # type: ignore[arg-type]
+    model.eval().requires_grad_(False)
+    check_behaviour(model, input_device(model), name)
+    return model
+
+
+def load_tokenizer(source: str | Path, *, gguf: str = "", name: str = "") -> PreTrainedTokenizerBase:
+    """The tokenizer of a folder or hub id, or of the file `gguf` in a folder; `UnavailableError` without one."""
+    options = {"gguf_file": gguf} if gguf else {}
     try:
-        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
-        model = AutoModelForCausalLM.from_pretrained(
-            source, config=config, dtype=dtype, trust_remote_code=False, use_safetensors=True
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=False, **options)
+    except Exception as error:  # as many types as there are tokenizer libraries
+        raise UnavailableError(f"the tokenizer of {name or gguf or place_name(source)}{_why(error)}") from error
+
+
+def check_packing(gguf: str, quantize: str | None) -> None:
+    """`CactusError` if weights that are unpacked from a GGUF file are to be rounded again."""
+    if gguf and quantize is not None:
+        raise CactusError(
+            f"quantize is {quantize!r}, but {gguf} is a GGUF file, rounded already and unpacked to be fast; "
+            "leave it out, or round the model the file was made from"
         )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise UnavailableError(_why(source, error)) from error
-    check_rewindable(model)
-    model.to(device)  # type: ignore[arg-type]
-    return model.eval().requires_grad_(False)
 
 
-def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
-    """The tokenizer of a folder or hub id; `UnavailableError` where it cannot be had."""
+def _format(gguf: str) -> dict[str, Any]:
+    if not gguf:
+        return {"use_safetensors": True}
+    # Packed, which is the library's choice, it would be unpacked again in every pass.
+    return {"gguf_file": gguf, "quantization_config": GgufConfig(dequantize=True)}
+
+
+def _read(source: str | Path, name: str, config: PreTrainedConfig, options: dict[str, Any]) -> PreTrainedModel:
     try:
-        return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise UnavailableError(_why(source, error)) from error
-
-
-def check_fits(source: str | Path, device: torch.device) -> None:
-    """`UnavailableError` with both sizes if the weights of a local folder exceed the memory that is free."""
-    folder = Path(source)
-    if not folder.is_dir():
-        return
-    needed = HEADROOM * sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
-    if needed > free:
+        model, found = AutoModelForCausalLM.from_pretrained(
+            source, config=config, trust_remote_code=False, output_loading_info=True, **options
+        )
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # safetensors, gguf, torch, the disk: each has its own
+        raise UnavailableError(f"{name}{_why(error)}") from error
+    if missing := sorted(found["missing_keys"]):  # the library would draw them at random
         raise UnavailableError(
-            f"{folder.name} needs about {needed / 1e9:.1f} GB of memory; {free / 1e9:.1f} GB are free on {device}"
+            f"{name} cannot be loaded: {len(missing)} of its weights are not in its files, {missing[0]} first; "
+            "download it again"
         )
+    return model
 
 
-def _why(source: str | Path, error: Exception) -> str:
-    first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return f"{source} cannot be loaded: {first_line} (check the spelling, the network, and whether it is gated)"
+def _why(error: Exception) -> str:
+    return f" cannot be loaded: {first_line(error)} (check the spelling, the network, and whether it is gated)"

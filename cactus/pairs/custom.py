@@ -1,4 +1,4 @@
-"""Pairs of the user's own: models that are already loaded, or given by hub ids or folders."""
+"""Pairs made by a program: of models that are already loaded, or loaded by names, hub ids, folders or GGUF files."""
 
 from __future__ import annotations
 
@@ -6,18 +6,11 @@ from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from cactus.drafters import ModelDrafter
 from cactus.errors import CactusError
-from cactus.models import (
-    HFCodec,
-    cached_models,
-    check_same_tokens,
-    choose_device,
-    choose_dtype,
-    load_model,
-    load_tokenizer,
-)
-from cactus.pairs.drafting import Lookup
+from cactus.models import HFCodec, check_same_tokens
+from cactus.models.placement import DeviceMap
+from cactus.pairs.drafting import Lookup, ordinary
+from cactus.pairs.given import given_pair
 from cactus.pairs.pair import Pair
 from cactus.pairs.registry import PAIRS, find_pair
 from cactus.weights.source import Progress, silent
@@ -40,8 +33,7 @@ def pair_from_models(
         return Pair(name, verifier, codec, Lookup().build(verifier, codec).new, static=static)
     if draft_tokenizer is not None:
         check_same_tokens(draft_tokenizer, tokenizer)
-    new = cached_models(draft, static)
-    return Pair(name, verifier, codec, lambda: ModelDrafter(new(), codec.vocab_size), static=static)
+    return Pair(name, verifier, codec, ordinary(draft, codec, static, rounded=False).new, static=static)
 
 
 def load_pair(
@@ -51,13 +43,18 @@ def load_pair(
     verifier: str | Path | None = None,
     device: str = "auto",
     dtype: str = "auto",
+    device_map: DeviceMap | None = None,
+    quantize: str | None = None,
     progress: Progress = silent,
     static: bool = False,
 ) -> Pair:
-    """Load a pair of the registry by name, or a draft model and a verifier by hub ids or folders.
+    """Load a pair of the registry by name, or a draft model and a verifier of your own; without a draft: prompt lookup.
 
+    draft, verifier: hub ids, folders (safetensors, config.json, tokenizer), .gguf files, or "org/model:file.gguf".
     device: "auto" (CUDA, then MPS, then CPU) or a torch device; dtype: "auto", "bfloat16", "float16", "float32".
-    static: run the verifier (and a draft model given by folder or id) on static caches, on CUDA devices with graphs.
+    device_map: "auto" spreads a verifier of your own over all GPUs and then the CPU's memory (or accelerate's map of
+    modules); quantize: "4bit" or "8bit" rounds it, with bitsandbytes or torchao. Both have been tried on CPUs only.
+    static: run the verifier (and a draft model of your own) on static caches, on CUDA devices with graphs.
     Off unless asked for: it is tested on CPUs and has not been run on a GPU yet (`python -m cactus bench --steps`).
     `ValueError` names what is wrong: unknown pair, tokenizers that differ, state that cannot be rewound, weights
     that cannot be had or do not fit.
@@ -65,19 +62,9 @@ def load_pair(
     if name is not None:
         if draft is not None or verifier is not None:
             raise CactusError("give either a pair's name or draft= and verifier=, not both")
+        if device_map is not None or quantize is not None:
+            raise CactusError("device_map= and quantize= need verifier=: the registry's pairs are loaded as they are")
         return find_pair(name).load(device, dtype, progress, static)
     if verifier is None:
         raise CactusError(f"give a pair's name ({', '.join(PAIRS)}), or verifier= and, if any, draft=")
-    return _load_custom(draft, verifier, device, dtype, static)
-
-
-def _load_custom(draft: str | Path | None, verifier: str | Path, device: str, dtype: str, static: bool) -> Pair:
-    where = choose_device(device)
-    kind = choose_dtype(dtype, where)
-    tokenizer, name = load_tokenizer(verifier), str(verifier)
-    if draft is None:
-        return pair_from_models(load_model(verifier, where, kind), tokenizer, name=name, static=static)
-    draft_tokenizer = load_tokenizer(draft)
-    check_same_tokens(draft_tokenizer, tokenizer)  # before any weights are read
-    models = load_model(verifier, where, kind), load_model(draft, where, kind)
-    return pair_from_models(models[0], tokenizer, models[1], name=f"{draft} + {verifier}", static=static)
+    return given_pair(draft, verifier, device_map, quantize).load(device, dtype, progress, static)

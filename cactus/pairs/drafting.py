@@ -106,7 +106,7 @@ class OwnDraft(Shipped):
     label: str = "one-layer draft model"
 
     def build(self, verifier: PreTrainedModel, codec: HFCodec) -> Drafting:
-        return _ordinary(self.folder, verifier, codec)
+        return _of_folder(self.folder, verifier, codec)
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class HubDraft:
         self.hub.fetch(progress, verify=verify)
 
     def build(self, verifier: PreTrainedModel, codec: HFCodec) -> Drafting:
-        return _ordinary(self.hub.fetch(), verifier, codec)
+        return _of_folder(self.hub.fetch(), verifier, codec)
 
 
 @dataclass(frozen=True)
@@ -143,16 +143,27 @@ class Lookup:
 
     def build(self, verifier: PreTrainedModel, codec: HFCodec) -> Drafting:
         from cactus.drafters import PromptLookup
+        from cactus.models import input_device
 
-        return Drafting(lambda: PromptLookup(codec.vocab_size, verifier.device))
+        return Drafting(lambda: PromptLookup(codec.vocab_size, input_device(verifier)))
 
 
-def _ordinary(folder: Path, verifier: PreTrainedModel, codec: HFCodec) -> Drafting:
+def _of_folder(folder: Path, verifier: PreTrainedModel, codec: HFCodec) -> Drafting:
     """A draft model of its own on the verifier's device; `CactusError` if its tokenizer is another."""
-    from cactus.drafters import ModelDrafter
-    from cactus.models import HFModel, cached_models, cheapest, check_same_tokens, load_model, load_tokenizer
+    from cactus.models import check_same_tokens, input_device, load_model, load_tokenizer
 
     check_same_tokens(load_tokenizer(folder), codec.tokenizer)
-    model, weights = cheapest(load_model(folder, verifier.device, verifier.dtype), HFModel.one_step)
-    new = cached_models(model)
+    return ordinary(load_model(folder, input_device(verifier), verifier.dtype), codec)
+
+
+def ordinary(model: PreTrainedModel, codec: HFCodec, static: bool = False, rounded: bool = True) -> Drafting:
+    """A draft model of its own, on static caches where wished. rounded: whether to hold its weights in eight bits
+    where that is faster; on static caches they stay as they are."""
+    from cactus.drafters import ModelDrafter
+    from cactus.models import HFModel, cached_models, cheapest, for_vocabulary
+
+    weights = str(model.dtype).removeprefix("torch.")
+    chosen, weights = cheapest(model, HFModel.one_step) if rounded and not static else (model, weights)
+    known = model.get_input_embeddings().weight.shape[0]
+    new = for_vocabulary(cached_models(chosen, static), known, codec.vocab_size)
     return Drafting(lambda: ModelDrafter(new(), codec.vocab_size), weights)

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from cactus.costs import measure_costs
 from cactus.interfaces import CachedModel, Drafter
-from cactus.models import HFCodec, cached_models
+from cactus.models import HFCodec, cached_models, input_device
 from cactus.pace import StepCosts
 
 
@@ -39,8 +39,8 @@ class Pair:
 
     @property
     def device(self) -> torch.device:
-        """Where the verifier runs."""
-        return self.model.device
+        """Where the verifier runs; its inputs, where it is spread over several devices."""
+        return input_device(self.model)
 
     @cached_property
     def costs(self) -> StepCosts:

@@ -10,6 +10,7 @@ from typing import Any
 
 from cactus.errors import CactusError
 from cactus.pairs import hub_models as hub
+from cactus.pairs.added import ADDED
 from cactus.pairs.drafting import FeatureDraft, HubDraft, Lookup, OwnDraft, SharedDraft
 from cactus.pairs.spec import PairSpec, Weights
 from cactus.paths import ASSETS
@@ -110,7 +111,13 @@ PAIRS = _registry(
 
 
 def find_pair(name: str) -> PairSpec:
-    """The registry's entry; `CactusError` names those there are."""
-    if name not in PAIRS:
-        raise CactusError(f"pair is {name!r}; {', '.join(PAIRS)} are allowed")
-    return PAIRS[name]
+    """The registry's entry, or one added since; `CactusError` names those there are."""
+    spec = PAIRS.get(name) or ADDED.find(name)
+    if spec is None:
+        raise CactusError(f"pair is {name!r}; {', '.join(spec.name for spec in all_pairs())} are allowed")
+    return spec
+
+
+def all_pairs() -> list[PairSpec]:
+    """The registry's, then those added while the program runs."""
+    return [*PAIRS.values(), *ADDED.all()]

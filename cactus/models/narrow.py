@@ -1,0 +1,47 @@
+"""A draft model that knows fewer ids than the text may hold.
+
+Models of a family share their tokenizer but not always the size of their tables: Gemma 3 1B has no row for the image
+token that its larger siblings have. Such a token is read as another one, which costs acceptance at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from cactus.interfaces import CachedModel, Output
+
+
+class NarrowModel:
+    """Implements `interfaces.CachedModel`: `model`, with ids from `known` on read as the last known one."""
+
+    def __init__(self, model: CachedModel, known: int) -> None:
+        self._model = model
+        self._known = known
+
+    @property
+    def length(self) -> int:
+        return self._model.length
+
+    @property
+    def context_length(self) -> int:
+        return self._model.context_length
+
+    @property
+    def device(self) -> torch.device:
+        return self._model.device
+
+    def feed(self, tokens: Sequence[int], keep: int = 1, want_hidden: bool = False) -> Output:
+        return self._model.feed([min(token, self._known - 1) for token in tokens], keep, want_hidden)
+
+    def rewind(self, length: int) -> None:
+        self._model.rewind(length)
+
+    def fork(self) -> NarrowModel:
+        return NarrowModel(self._model.fork(), self._known)
+
+
+def for_vocabulary(new: Callable[[], CachedModel], known: int, vocab_size: int) -> Callable[[], CachedModel]:
+    """Makers of models that read all of `vocab_size` ids, of which they have rows for `known`."""
+    return new if known >= vocab_size else lambda: NarrowModel(new(), known)
