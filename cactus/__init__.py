@@ -15,6 +15,7 @@ from cactus.versions import __version__
 if TYPE_CHECKING:
     from cactus.acceptance import RULES, make_rule
     from cactus.decoding import decode
+    from cactus.generation import generate_with
     from cactus.pairs import PAIRS, load_pair
     from cactus.sampling import SamplingParams
     from cactus.trace import Trace
@@ -26,11 +27,22 @@ _HOMES = {
     "SamplingParams": "cactus.sampling",
     "Trace": "cactus.trace",
     "decode": "cactus.decoding",
+    "generate_with": "cactus.generation",
     "load_pair": "cactus.pairs",
     "make_rule": "cactus.acceptance",
 }
 
-__all__ = ["PAIRS", "RULES", "SamplingParams", "Trace", "__version__", "decode", "load_pair", "make_rule"]
+__all__ = [
+    "PAIRS",
+    "RULES",
+    "SamplingParams",
+    "Trace",
+    "__version__",
+    "decode",
+    "generate_with",
+    "load_pair",
+    "make_rule",
+]
 
 
 def __getattr__(name: str) -> Any:

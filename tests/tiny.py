@@ -25,6 +25,7 @@ from transformers import (
     SiglipVisionConfig,
 )
 
+from cactus.models import shared
 from cactus.pairs import Pair, pair_from_models
 
 TEMPLATE = (
@@ -139,3 +140,8 @@ def pair(family: str = "llama", draft: str = "near", **changes: Any) -> Pair:
         "lookup": lambda: None,
     }
     return pair_from_models(verifier, tokenizer(), drafts[draft](), name=f"tiny-{family}-{draft}")
+
+
+def shared_draft(verifier: PreTrainedModel, token_ids: torch.Tensor) -> PreTrainedModel:
+    """One layer on the verifier's embeddings, with logits for these tokens only."""
+    return shared.build(verifier, token_ids, 1, (-1,)).requires_grad_(False)
