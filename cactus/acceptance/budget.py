@@ -26,6 +26,7 @@ class CactusBudget(LiftRule):
     label = "Cactus, budgeted"
     summary = "Cactus with a budget for the whole text; once it is spent, lossless."
     lift_reason = "min(ln(1 + 2δ), what is left of B)"
+    beyond_sampling = "what it has spent has to be carried from one round to the next"
     formula = "Cactus while Σ KL(h‖q) ≤ B, γ* shrunk to what is left"
     parameters = (
         DELTA,

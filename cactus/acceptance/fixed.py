@@ -174,6 +174,7 @@ class Interp(PointwiseRule):
     name = "interp"
     label = "Interpolation"
     summary = "Aims at a mixture of the two models instead of the verifier."
+    beyond_sampling = ""
     formula = "h = α·p + (1 − α)·q; accept min(1, h(n)/p(n)); recover ∝ (h − p)₊"
     parameters = (
         Parameter(
@@ -196,6 +197,9 @@ class Interp(PointwiseRule):
         # (h − p)₊ without the rounding of the mixture.
         residual = (1 - self.alpha) * (verifier_probs - draft_probs).clamp(min=0)
         return normalised(residual, self._mixture(draft_probs, verifier_probs))
+
+    def adjusted_rows(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor) -> Tensor:
+        return self._mixture(draft_probs, verifier_probs)
 
     def _mixture(self, draft_prob: Tensor, verifier_prob: Tensor) -> Tensor:
         return verifier_prob.lerp(draft_prob, self.alpha)  # exactly p where q = p

@@ -45,6 +45,7 @@ class LiftRule(Rule):
     """A rule given by its γ. Scalars are worked out in float64 and returned as given."""
 
     lift_reason: ClassVar[str] = "ln(1 + 2δ)"
+    beyond_sampling = ""
 
     def step_budget(self, verifier_probs: Tensor) -> float | Tensor:
         """δ of a step: [..., vocab] -> number or [...]."""
@@ -88,6 +89,13 @@ class LiftRule(Rule):
         adjusted = verifier_probs * lift_scale(boosted, verifier_prob)
         adjusted[draft_token] = boosted
         return adjusted
+
+    def adjusted_rows(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor) -> Tensor:
+        verifier_prob = wide(chosen(verifier_probs, draft_tokens))  # [m]
+        boosted = self.lift(verifier_prob, self.step_budget(verifier_probs))
+        scale = lift_scale(boosted, verifier_prob).to(verifier_probs.dtype)
+        adjusted = verifier_probs * scale.unsqueeze(-1)
+        return adjusted.scatter_(-1, draft_tokens.unsqueeze(-1), boosted.to(adjusted.dtype).unsqueeze(-1))
 
     def output_probs(self, draft_probs: Tensor, verifier_probs: Tensor) -> Tensor:
         draft_rows, verifier_rows = torch.atleast_2d(draft_probs), torch.atleast_2d(verifier_probs)  # [m, vocab]

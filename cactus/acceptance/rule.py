@@ -51,6 +51,8 @@ class Rule(ABC):
     formula: ClassVar[str]
     reads: ClassVar[Literal["scalar", "vocabulary"]] = "scalar"  # what a verdict depends on
     lossless: ClassVar[bool] = False
+    # Why speculative sampling with h as its target is not the rule; empty where it is, so that any engine can serve it.
+    beyond_sampling: ClassVar[str] = "it does not accept by h(n)/p(n) and recover from (h − p)₊"
     parameters: ClassVar[tuple[Parameter, ...]] = ()
 
     def __post_init__(self) -> None:
@@ -93,6 +95,11 @@ class Rule(ABC):
         It is the output itself except where it depends on the drafted token.
         """
         return self.output_probs(draft_probs, verifier_probs)
+
+    def adjusted_rows(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor) -> Tensor:
+        """h of every row of a block: [m, vocab], [m, vocab], [m] -> [m, vocab]."""
+        rows = zip(draft_probs, verifier_probs, draft_tokens.tolist(), strict=True)
+        return torch.stack([self.adjusted_probs(*row) for row in rows])
 
     def guarantees(self, draft_probs: Tensor, verifier_probs: Tensor) -> tuple[Guarantee, ...]:
         """What is proven of one step of this rule on these rows [vocab]; a lossless one spends nothing."""
