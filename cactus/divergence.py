@@ -39,6 +39,14 @@ def wide(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.device.type == "mps" else tensor.double()
 
 
+def as_numbers(compare: Callable[..., Tensor], left: Tensor, right: Tensor | float) -> Tensor:
+    """`compare` element by element, 1 where it holds and else 0, in the shape and dtype of `left`.
+
+    On a CPU a third of the price of booleans, which are not vectorised.
+    """
+    return compare(left, right, out=torch.empty_like(left, memory_format=torch.contiguous_format))
+
+
 # --- divergences of distributions over the last dimension: [..., vocab] -> [...] ---------------
 
 
@@ -50,8 +58,8 @@ def entropy(probs: Tensor) -> Tensor:
 def kl(probs: Tensor, reference: Tensor) -> Tensor:
     """KL(probs ‖ reference); infinite where probs has mass that the reference lacks."""
     total = _log(probs).sub_(_log(reference)).mul_(probs).sum(-1).clamp(min=0)
-    outside = ((reference == 0) & (probs > 0)).any(-1)
-    return torch.where(outside, torch.inf, total)
+    outside = as_numbers(torch.eq, reference, 0).mul_(probs).sum(-1)
+    return torch.where(outside > 0, torch.inf, total)
 
 
 def reverse_kl(probs: Tensor, reference: Tensor) -> Tensor:

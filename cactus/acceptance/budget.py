@@ -17,7 +17,7 @@ from torch import Tensor
 from cactus.acceptance.lift import DELTA, LiftRule
 from cactus.acceptance.parameter import Parameter
 from cactus.acceptance.rule import Steps
-from cactus.divergence import binary_divergence, boosted_prob, taylor_boosted_prob
+from cactus.divergence import as_numbers, binary_divergence, boosted_prob, taylor_boosted_prob, wide
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,13 @@ class CactusBudget(LiftRule):
         return torch.where(dear, self._affordable(verifier_prob), wanted)
 
     def may_fall(self, draft_probs: Tensor, verifier_probs: Tensor, budget: float | Tensor) -> Tensor:
-        below = taylor_boosted_prob(verifier_probs, budget) < draft_probs
+        falls = as_numbers(torch.gt, draft_probs, taylor_boosted_prob(verifier_probs, budget))
         if self.unbound:
-            return below
-        dear = binary_divergence(draft_probs, verifier_probs) > self.left
-        return below | (dear & (verifier_probs < draft_probs))
+            return falls
+        # A lift to p costs at most p·ln(p/q), the part of n itself; a quarter more for q too small to be told apart.
+        tiny = torch.finfo(verifier_probs.dtype).tiny
+        cost = (draft_probs / verifier_probs.clamp(min=tiny)).clamp_(min=tiny).log_().mul_(draft_probs)
+        return torch.maximum(falls, as_numbers(torch.gt, cost, self.left / 1.25))
 
     def output_kl(self, draft_probs: Tensor, verifier_probs: Tensor) -> Tensor:
         if self.left == 0.0:  # lossless from here on
@@ -81,7 +83,14 @@ class CactusBudget(LiftRule):
     def accept_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor) -> Tensor:
         return self.judge(draft_probs, verifier_probs, draft_tokens).accept_prob  # each has paid for those before it
 
+    def accept_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor) -> Tensor:
+        if self._pays_for(len(draft_tokens)):
+            return super().accept_probs(draft_probs, verifier_probs, draft_tokens)
+        return self.judge(draft_probs, verifier_probs, draft_tokens).accept_prob
+
     def judge(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor) -> Steps:
+        if self._pays_for(len(draft_tokens)):
+            return super().judge(draft_probs, verifier_probs, draft_tokens)
         rule, steps = self, []
         for i in range(len(draft_tokens)):
             row = slice(i, i + 1)
@@ -89,9 +98,17 @@ class CactusBudget(LiftRule):
             rule = rule.advance(steps[-1].kl.item())
         return _joined(steps, draft_probs)
 
+    def _pays_for(self, steps: int) -> bool:
+        """Whether so many steps can be Cactus steps whatever they cost, so that none depends on another."""
+        return self.left >= steps * math.log1p(2 * self.delta)
+
     def at(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor, index: int) -> Self:
-        before = self.judge(draft_probs[:index], verifier_probs[:index], draft_tokens[:index])
-        return self.advance(before.kl.sum().item())
+        rule = self
+        for i in range(index):
+            verifier_prob = wide(verifier_probs[i, draft_tokens[i]])
+            spent = binary_divergence(rule.lift(verifier_prob, self.delta), verifier_prob)
+            rule = rule.advance(float(spent.to(verifier_probs.dtype)))
+        return rule
 
     def lift_bound(self, verifier_probs: Tensor) -> float:
         return min(super().lift_bound(verifier_probs), self.left)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cactus.acceptance.parameter import Parameter
 from cactus.acceptance.rule import Guarantee, Rule, Steps, acceptance, chosen, normalised
-from cactus.divergence import entropy, kl
+from cactus.divergence import as_numbers, entropy, kl
 
 
 class Plan(NamedTuple):
@@ -61,7 +61,7 @@ class FixedRecoveryRule(Rule):
 def _emitted(draft_probs: Tensor, plan: Plan) -> Tensor:
     accepted = draft_probs * plan.accept
     rejected = (draft_probs - accepted).sum(-1, keepdim=True)
-    return accepted + rejected * plan.recovery
+    return accepted.addcmul_(rejected, plan.recovery)
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Tas(PointwiseRule):
         return (self.alpha * (-entropy(verifier_probs)).exp()).clamp(max=self.epsilon)
 
     def accept(self, draft_prob: Tensor, verifier_prob: Tensor, level: Tensor) -> Tensor:
-        return (verifier_prob > level).to(draft_prob.dtype)
+        return as_numbers(torch.gt, verifier_prob, level)
 
     def recovery(self, draft_probs: Tensor, verifier_probs: Tensor, level: Tensor) -> Tensor:
         best = verifier_probs.argmax(-1, keepdim=True)
@@ -162,7 +162,7 @@ class TopK(PointwiseRule):
 
     def accept(self, draft_prob: Tensor, verifier_prob: Tensor, level: Tensor) -> Tensor:
         # A token that the verifier rules out is in no top k, though the k-th largest may be 0.
-        return ((verifier_prob >= level) & (verifier_prob > 0)).to(draft_prob.dtype)
+        return as_numbers(torch.ge, verifier_prob, level) * as_numbers(torch.gt, verifier_prob, 0)
 
     def recovery(self, draft_probs: Tensor, verifier_probs: Tensor, level: Tensor) -> Tensor:
         among = self.accept(draft_probs, verifier_probs, level)

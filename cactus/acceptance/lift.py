@@ -21,6 +21,7 @@ from cactus.acceptance.parameter import Parameter
 from cactus.acceptance.rule import Guarantee, Rule, Steps, acceptance, chosen, normalised
 from cactus.divergence import (
     DIVERGENCES,
+    as_numbers,
     binary_divergence,
     boosted_prob,
     entropy,
@@ -56,8 +57,8 @@ class LiftRule(Rule):
         """γ = h(n) for tokens of these verifier probabilities, in [verifier_prob, 1]."""
 
     def may_fall(self, draft_probs: Tensor, verifier_probs: Tensor, budget: float | Tensor) -> Tensor:
-        """The tokens with γ < p, which can be rejected, and perhaps others: [..., vocab], [..., vocab] -> the same."""
-        return self.lift(verifier_probs, budget) < draft_probs
+        """1 for tokens with γ < p, which can be rejected, and perhaps others; else 0: [m, vocab], [m, vocab] -> same."""
+        return as_numbers(torch.gt, draft_probs, self.lift(verifier_probs, budget))
 
     def accept_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor) -> Tensor:
         verifier_prob = wide(chosen(verifier_probs, draft_tokens))  # [m]
@@ -102,10 +103,10 @@ class LiftRule(Rule):
         budget = self.step_budget(verifier_rows)
         budget = budget.unsqueeze(-1) if isinstance(budget, Tensor) else budget  # [m, 1]
         falls = self.may_fall(draft_rows, verifier_rows, budget)  # [m, vocab]
-        tokens = falls.any(0).nonzero().squeeze(-1)  # [k], few: all else is emitted at least as often as drafted
+        tokens = falls.sum(0).nonzero().squeeze(-1)  # [k], few: all else is emitted at least as often as drafted
         draft_prob = wide(draft_rows[:, tokens])  # [m, k]
         boosted = torch.minimum(self.lift(wide(verifier_rows[:, tokens]), budget), draft_prob)
-        boosted = torch.where(falls[:, tokens], boosted, draft_prob)
+        boosted = torch.where(falls[:, tokens] > 0, boosted, draft_prob)
         return lift_output_probs(draft_rows, verifier_rows, tokens, boosted).view_as(draft_probs)
 
     def lift_bound(self, verifier_probs: Tensor) -> float:
@@ -181,8 +182,9 @@ class CactusExact(LiftRule):
 
     def may_fall(self, draft_probs: Tensor, verifier_probs: Tensor, budget: float | Tensor) -> Tensor:
         # γ* rises with q, so no token falls that is less likely than the γ* of the smallest q there is.
-        high = (draft_probs > _least_boost(self.delta, self.divergence)) | (verifier_probs == 0)
-        return high & (verifier_probs < draft_probs)
+        high = as_numbers(torch.gt, draft_probs, _least_boost(self.delta, self.divergence))
+        impossible = as_numbers(torch.eq, verifier_probs, 0)
+        return torch.maximum(high, impossible) * as_numbers(torch.gt, draft_probs, verifier_probs)
 
     def lift_bound(self, verifier_probs: Tensor) -> float:
         """δ itself, or what follows from it; nothing does from the divergences that are finite at q_n = 0."""

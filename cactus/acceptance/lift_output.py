@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cactus.divergence import wide
+from cactus.divergence import as_numbers, wide
 
 
 def lift_scale(boosted_prob: Tensor, verifier_prob: Tensor) -> Tensor:
@@ -24,7 +24,7 @@ def lift_scale(boosted_prob: Tensor, verifier_prob: Tensor) -> Tensor:
 
 
 def lift_output_probs(draft_probs: Tensor, verifier_probs: Tensor, rejectable: Tensor, boosted: Tensor) -> Tensor:
-    """out for [m, vocab] rows, given the k tokens that some row can reject, and their γ [m, k]: p where it is not less."""
+    """out for [m, vocab] rows, given the k tokens that some row can reject, and their γ [m, k], p where not less."""
     output = draft_probs.clone()
     if rejectable.numel() == 0:
         return output
@@ -39,7 +39,7 @@ def lift_output_probs(draft_probs: Tensor, verifier_probs: Tensor, rejectable: T
 
 @dataclass(frozen=True)
 class _Bands:
-    always: Tensor  # [m, vocab] bool: receives from every rejected token
+    always: Tensor  # [m, vocab] 1 for those that receive from every rejected token, else 0
     tokens: Tensor  # [b] those that in some row receive from some
     order: Tensor  # [m, b] by rising ratio, those that receive from none last
     draft: Tensor  # [m, b] p in that order, 0 for those that receive from none
@@ -51,10 +51,10 @@ class _Bands:
 
 def _split(draft_probs: Tensor, verifier_probs: Tensor, scale: Tensor, high: Tensor) -> _Bands:
     low = scale.amin(-1, keepdim=True).to(draft_probs.dtype)  # [m, 1]
-    always = draft_probs <= verifier_probs * low
-    some = (draft_probs < verifier_probs * high.to(draft_probs.dtype)).logical_and_(~always)
-    tokens = some.any(0).nonzero().squeeze(-1)
-    inside = some[:, tokens]
+    always = as_numbers(torch.le, draft_probs, verifier_probs * low)
+    some = as_numbers(torch.lt, draft_probs, verifier_probs * high.to(draft_probs.dtype)).sub_(always)
+    tokens = some.sum(0).nonzero().squeeze(-1)
+    inside = some[:, tokens] > 0
     draft = torch.where(inside, wide(draft_probs[:, tokens]), 0.0)
     verifier = torch.where(inside, wide(verifier_probs[:, tokens]), 0.0)
     ratio, order = torch.where(inside, draft / verifier, torch.inf).sort(-1)

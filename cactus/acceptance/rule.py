@@ -128,8 +128,7 @@ def chosen(probs: Tensor, tokens: Tensor) -> Tensor:
 
 def acceptance(aim: Tensor, draft_prob: Tensor) -> Tensor:
     """min(1, aim/draft_prob), element by element; 0 where the aim is 0, also for 0/0."""
-    ratio = (aim / draft_prob).clamp(max=1)
-    return torch.where(aim > 0, ratio, torch.zeros_like(ratio))
+    return (aim / draft_prob).clamp_(max=1).nan_to_num_(nan=0.0)
 
 
 def normalised(weights: Tensor, fallback: Tensor) -> Tensor:
