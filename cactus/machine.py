@@ -10,7 +10,7 @@ import functools
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ CPU_BFLOAT16 = frozenset({"avx512_bf16", "amx_tile"})
 
 @dataclass(frozen=True)
 class Accelerator:
-    """A GPU. Sizes in bytes; `free` counts what this process holds on it, since its models make room for others."""
+    """A GPU, sizes in bytes."""
 
     name: str
     free: int
@@ -55,15 +55,24 @@ class Machine:
         """Free on all accelerators together."""
         return sum(device.free for device in self.accelerators)
 
+    def with_room(self, size: int, accelerator: int | None = None) -> Machine:
+        """The same with `size` more bytes free on an accelerator, by its number, or in main memory."""
+        if accelerator is None:
+            return replace(self, memory=self.memory + size)
+        devices = list(self.accelerators)
+        if accelerator < len(devices):
+            devices[accelerator] = replace(devices[accelerator], free=devices[accelerator].free + size)
+        return replace(self, accelerators=tuple(devices))
 
-def look(kept: frozenset[str] = frozenset(), hub: Hub = "unknown", held: int = 0) -> Machine:
-    """This machine as it stands; within a second. held: bytes of main memory that would be given back if asked for."""
+
+def look(kept: frozenset[str] = frozenset(), hub: Hub = "unknown", device: str = "auto") -> Machine:
+    """This machine as it stands; within a second. device: "auto", or the one that is to be used, as torch spells it."""
     from huggingface_hub import get_token
 
-    devices = accelerators()
+    devices = _chosen(accelerators(), device)
     bfloat16 = all(device.bfloat16 for device in devices) if devices else cpu_has_bfloat16()
     return Machine(
-        memory=free_memory() + held,
+        memory=free_memory(),
         accelerators=devices,
         disk=free_disk(cache_folder()),
         number_bytes=2 if bfloat16 else 4,
@@ -102,13 +111,22 @@ def cpu_has_bfloat16() -> bool:
     return bool(CPU_BFLOAT16 & set(line.split()))
 
 
+def _chosen(devices: tuple[Accelerator, ...], device: str) -> tuple[Accelerator, ...]:
+    """For example those of "auto", "cpu", "cuda" or "cuda:1"."""
+    kind, _, number = device.partition(":")
+    if kind == "cpu":
+        return ()
+    return devices[int(number) : int(number) + 1] if number.isdecimal() else devices
+
+
 def _by_torch(torch: Any) -> tuple[Accelerator, ...]:
     found = []
     for index in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(index)
         bfloat16 = torch.cuda.get_device_capability(index) >= NATIVE_BFLOAT16
         name = torch.cuda.get_device_name(index)
-        found.append(Accelerator(name, free + torch.cuda.memory_reserved(index), total, bfloat16))
+        idle = torch.cuda.memory_reserved(index) - torch.cuda.memory_allocated(index)
+        found.append(Accelerator(name, free + idle, total, bfloat16))
     return tuple(found)
 
 

@@ -10,19 +10,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 
 from cactus.decoding import Run, decode
 from cactus.errors import CactusError, UnavailableError
-from cactus.faults import names_lack_of_memory, public
+from cactus.faults import names_lack_of_memory
 from cactus.interfaces import Turn
 from cactus.limits import Limits
-from cactus.pairs import PAIRS, POCKET_PAIR, Pair, PairSpec, find_pair
+from cactus.pairs import POCKET_PAIR, Pair, PairSpec, find_pair
+from cactus.pairs.state import PairState
 from cactus.prefix import Prefixes
 from cactus.request import RunRequest
 from cactus.residents import Lease, Residents
+from cactus.survey import Survey
 from cactus.trace import Round, StopReason, Trace
 from cactus.turns import Line, apart, ordinal
 from cactus.weights.source import Progress, silent
@@ -30,24 +31,6 @@ from cactus.weights.source import Progress, silent
 BASELINE_STEPS = 8
 STAND_IN_PAIR = POCKET_PAIR
 """What the page uses when the wished pair cannot be had: its weights are part of the installation."""
-
-
-@dataclass(frozen=True)
-class PairState:
-    """What is shown of a pair: registry name, label, and one-line facts. `needs` is empty when nothing is missing.
-
-    examples: of prompts that suit it, a file of the assets.
-    """
-
-    name: str
-    label: str
-    description: str
-    size: str
-    device: str
-    loaded: bool
-    available: bool
-    needs: str
-    examples: str = "examples.json"
 
 
 def _in_line(place: int) -> str:
@@ -158,8 +141,9 @@ class Session:
         self.limits = limits or Limits()
         self._load_pair = load_pair or (lambda spec, progress: spec.load(device, dtype, progress))
         # What is fetched beforehand need not be waited for by others. Pairs that come from elsewhere need no fetching.
-        self._fetch = (lambda *_: None) if load_pair else (lambda spec, progress: spec.fetch(progress))
-        self._residents = Residents(self.limits.max_pairs, self._load)
+        self._fetch = (lambda *_: None) if load_pair else self._check_and_fetch
+        self._survey = Survey(device)
+        self._residents = Residents(self.limits.max_pairs, self._load, self._survey.fits_now)
         self._places = Line(self.limits.max_runs)
         self._door = Line()  # one at a time asks for a pair, so that a pair nobody else wants gets its time
         self._models = Line()
@@ -167,7 +151,7 @@ class Session:
 
     def states(self) -> list[PairState]:
         """All pairs of the registry as they stand."""
-        return [self._state(spec) for spec in PAIRS.values()]
+        return self._survey.states(self._residents)
 
     def load(self, name: str, progress: Progress | None = None) -> Pair:
         """The pair of this name, loaded if it is not. Waits for runs in progress where another has to be dropped."""
@@ -252,26 +236,12 @@ class Session:
             self._residents.failed(spec.name, str(error))
             raise
 
+    def _check_and_fetch(self, spec: PairSpec, progress: Progress) -> None:
+        """What could not be loaded need not be downloaded."""
+        self._survey.check(spec, self._residents)
+        spec.fetch(progress)
+
     def _load(self, spec: PairSpec, progress: Progress) -> Pair:
         """In a turn: no round is timed meanwhile."""
         with self._models.turn():
             return self._load_pair(spec, progress)
-
-    def _state(self, spec: PairSpec) -> PairState:
-        pair = self._residents.peek(spec.name)
-        sizes = spec.verifier.size_bytes / 1e6, spec.drafter.size_bytes / 1e6
-        failure = self._residents.failure(spec.name)
-        size = spec.verifier.download_bytes / 1e6
-        here = pair is not None or spec.verifier.is_kept
-        download = "" if here else f"its weights are downloaded first ({size:.0f} MB or more)"
-        return PairState(
-            name=spec.name,
-            label=spec.label,
-            description=f"{spec.verifier.name} with {spec.drafter.label}",
-            size=f"{sizes[0]:.0f} MB verifier + {sizes[1]:.0f} MB drafter",
-            device=f"{pair.device}, {pair.dtype}" if pair is not None else "",
-            loaded=pair is not None,
-            available=not failure,
-            needs=public(failure) or download,
-            examples=spec.examples,
-        )

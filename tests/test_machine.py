@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cactus import machine
-from cactus.machine import Accelerator
+from cactus.machine import Accelerator, Machine
 from cactus.models.placement import choose_device, choose_dtype
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,9 +28,21 @@ def test_this_machine_is_seen_alike_with_and_without_torch():
         assert here.number_bytes == choose_dtype("auto", device).itemsize
 
 
-def test_memory_that_is_given_back_counts_as_free(monkeypatch):
-    monkeypatch.setattr(machine, "free_memory", lambda: 1000)
-    assert machine.look(held=500).memory == 1500
+def test_room_that_loaded_models_would_make():
+    here = Machine(memory=10, accelerators=(Accelerator("NVIDIA A", 5, 9), Accelerator("NVIDIA A", 6, 9)))
+    assert here.with_room(3).memory == 13
+    assert [device.free for device in here.with_room(3, 1).accelerators] == [5, 9]
+    assert here.with_room(3, 1).accelerator_memory == 14
+
+
+@pytest.mark.parametrize(("device", "free"), [("auto", [1, 2]), ("cuda", [1, 2]), ("cuda:1", [2]), ("cpu", [])])
+def test_only_the_device_that_is_to_be_used_counts(device, free, monkeypatch):
+    both = (Accelerator("NVIDIA A", 1, 9, False), Accelerator("NVIDIA A", 2, 9, False))
+    monkeypatch.setattr(machine, "accelerators", lambda: both)
+    monkeypatch.setattr(machine, "cpu_has_bfloat16", lambda: True)
+    here = machine.look(device=device)
+    assert [device.free for device in here.accelerators] == free
+    assert here.number_bytes == (4 if free else 2)
 
 
 def test_a_containers_limit_counts_less_what_is_used_and_not_cached(tmp_path, monkeypatch):
@@ -65,13 +77,14 @@ def test_a_driver_that_does_not_answer_means_no_gpu(script, tmp_path, monkeypatc
     assert machine._by_driver() == ()
 
 
-def test_what_this_process_holds_on_a_gpu_makes_room_for_others(monkeypatch):
+def test_torch_is_asked_where_it_is_there(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (10, 100))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda index: 60)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda index: 40)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "NVIDIA A")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (7, 5))
-    assert machine.accelerators() == (Accelerator("NVIDIA A", 70, 100, False),)
+    assert machine.accelerators() == (Accelerator("NVIDIA A", 30, 100, False),)
     assert machine.look().number_bytes == 4
 
 

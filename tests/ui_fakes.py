@@ -12,8 +12,9 @@ from typing import Any
 
 from cactus.errors import UnavailableError
 from cactus.limits import Limits
+from cactus.pairs.state import PairState
 from cactus.request import RunRequest
-from cactus.session import STAND_IN_PAIR, PairState, Progress
+from cactus.session import STAND_IN_PAIR, Progress
 from cactus.trace import Baseline, Round, Timings, Token, TopToken, Trace
 
 NO_NETWORK = "the weights cannot be had. Tried the model hub: not reachable"
@@ -135,6 +136,7 @@ class FakeSession:
         self.runs = self.released = 0
         self.limits = Limits()
         self.requests: list[RunRequest] = []
+        self.forgotten: list[str] = []
         self.loaded = False
 
     def states(self) -> list[PairState]:
@@ -163,11 +165,17 @@ class FakeSession:
         if not self.loaded:
             self.load(request.pair, progress)
         drafted = 0 if request.method == "ar" else request.num_draft_tokens
-        trace = make_trace(self.count, request.method, drafted, params=dict(request.params))
+        prompt = request.prompt if isinstance(request.prompt, str) else tuple(request.prompt)
+        trace = make_trace(
+            self.count, request.method, drafted, params=dict(request.params), prompt=prompt, raw=request.raw
+        )
         return FakeRun(trace, stop or threading.Event(), self.pause, self._release, self.fail_at)
 
     def seat(self) -> Any:
         return nullcontext(self)
+
+    def forget(self, conversation: str) -> None:
+        self.forgotten.append(conversation)
 
     def _release(self) -> None:
         self.released += 1

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cactus.machine import look
 from cactus.pairs.drafting import DrafterSource
 from cactus.weights import HubWeights, ShippedWeights, Source, ensure, kept, origin
 from cactus.weights.source import Progress, part, silent
 
 if TYPE_CHECKING:
+    from cactus.models import Placement
     from cactus.pairs.pair import Pair
 
 FETCHING = 0.9  # the share of a load's progress that is left to the downloads
@@ -83,17 +85,30 @@ class PairSpec:
     def load(
         self, device: str = "auto", dtype: str = "auto", progress: Progress = silent, static: bool = False
     ) -> Pair:
-        """Fetch what is missing and load both models."""
-        from cactus.models import HFCodec, choose_device, choose_dtype, load_model, load_tokenizer
+        """Fetch what is missing and load both models; `UnavailableError` before either where they do not fit."""
+        from cactus.models import HFCodec, load_placed, load_tokenizer
         from cactus.pairs.pair import Pair
 
-        where = choose_device(device)
+        placement = self._placement(device, dtype)
         folder = self.fetch(part(progress, 0.0, FETCHING))
         progress(FETCHING, f"loading {self.label}")
-        model = load_model(folder, where, choose_dtype(dtype, where))
+        model = load_placed(folder, placement)
         codec = HFCodec(load_tokenizer(folder), model, self.template)
         drafting = self.drafter.build(model, codec)
-        pair = Pair(self.name, model, codec, drafting.new, self.verifier.origin(folder), drafting.weights, static)
+        weights = ", ".join(filter(None, (self.verifier.origin(folder), placement.label)))
+        pair = Pair(self.name, model, codec, drafting.new, weights, drafting.weights, static)
         pair.new_verifier()  # whatever is made once for all runs is made now
         progress(1.0, f"{self.label} is ready")
         return pair
+
+    def _placement(self, device: str, dtype: str) -> Placement:
+        """On one device in the dtype that is fastest there; else spread, or with narrower numbers, where that helps."""
+        from cactus.models import Placement
+        from cactus.pairs.status import check_memory, must_be_narrow, needs_spreading
+
+        wish = Placement(device, dtype)
+        machine = look(device=str(wish.chosen[0]) if device != "auto" else device)
+        check_memory(self, machine)
+        narrow = dtype == "auto" and must_be_narrow(self, machine)
+        spread = device == "auto" and needs_spreading(self, machine)
+        return Placement(device, "bfloat16" if narrow else dtype, "auto" if spread else None)

@@ -64,11 +64,19 @@ def memory_needed(spec: PairSpec, number_bytes: int, on_cpu: bool) -> int:
     return math.ceil(max(whole, HEADROOM * number_bytes * verifier))
 
 
+def weights_in_memory(spec: PairSpec, number_bytes: int) -> int:
+    """Bytes of both models' weights: what it gives back at least when it is dropped."""
+    return (spec.verifier.size_bytes + spec.drafter.size_bytes) * number_bytes // NARROW
+
+
 def number_bytes(spec: PairSpec, machine: Machine) -> int:
     """Of a weight: as the machine computes fastest, but the narrow ones where only those fit."""
-    if machine.number_bytes == NARROW or memory_needed(spec, WIDE, not machine.accelerators) > _room(machine):
-        return NARROW
-    return WIDE
+    return NARROW if must_be_narrow(spec, machine) else machine.number_bytes
+
+
+def must_be_narrow(spec: PairSpec, machine: Machine) -> bool:
+    """Whether it does not fit in the dtype that is fastest here, so that bfloat16 is taken at the price of speed."""
+    return machine.number_bytes > NARROW and memory_needed(spec, WIDE, not machine.accelerators) > _room(machine)
 
 
 def no_memory(spec: PairSpec, machine: Machine) -> str:

@@ -7,6 +7,7 @@ goes when the tab is closed. Knows no component.
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 import time
 from dataclasses import dataclass, field
@@ -14,8 +15,9 @@ from typing import Any, Protocol
 
 from cactus.errors import UnavailableError
 from cactus.limits import Limits
+from cactus.pairs.state import PairState
 from cactus.request import RunRequest
-from cactus.session import STAND_IN_PAIR, LiveRun, PairState, Progress, Seat
+from cactus.session import STAND_IN_PAIR, LiveRun, Progress, Seat
 from cactus.trace import Trace
 from cactus.ui.view import View
 
@@ -39,6 +41,7 @@ class Runs(Starts, Protocol):
     def states(self) -> list[PairState]: ...
     def load(self, name: str, progress: Progress | None = None) -> object: ...
     def seat(self) -> Seat: ...
+    def forget(self, conversation: str) -> None: ...
 
 
 @dataclass
@@ -64,6 +67,11 @@ class Visit:
         self._beside: list[Show] = []
         self.lesson: Show | None = None
         self.compared: list[Trace] = []  # the lanes of the last comparison
+        self.new_conversation()
+
+    def new_conversation(self) -> None:
+        """What the session keeps for its turns goes by a name that nobody can guess."""
+        self.conversation = secrets.token_hex(16)
 
     def begin(self) -> Show:
         """Stop what was going on in this tab and start afresh."""

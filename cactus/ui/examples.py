@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from cactus.session import PairState
+from cactus.pairs.state import PairState
 from cactus.ui import theme
 
 

@@ -6,7 +6,8 @@ import json
 import secrets
 from typing import Any
 
-from cactus.session import STAND_IN_PAIR, PairState
+from cactus.pairs.state import PairState
+from cactus.session import STAND_IN_PAIR
 from cactus.ui import stand_in
 from cactus.ui.desk import Loader
 from cactus.ui.settings import methods

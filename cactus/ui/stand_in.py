@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cactus.errors import UnavailableError
+from cactus.pairs.state import PairState
 from cactus.request import RunRequest
-from cactus.session import STAND_IN_PAIR, LiveRun, PairState, Progress
+from cactus.session import STAND_IN_PAIR, LiveRun, Progress
 from cactus.ui.desk import Starts
 
 log = logging.getLogger(__name__)
