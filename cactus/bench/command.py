@@ -26,9 +26,10 @@ from cactus.bench.shapes import parse_changes
 from cactus.bench.summary import against_peers, automatic_against_fixed, complete, summarize, unequal_repeats
 from cactus.cli import INTERRUPTED, PROGRAM
 from cactus.commands import pairs
+from cactus.commands.pair_flags import MODELS, add_pair_flags, pair_of
 from cactus.errors import CactusError, UnavailableError
 from cactus.limits import Limits
-from cactus.pairs import DEFAULT_PAIR, Pair, find_pair
+from cactus.pairs import DEFAULT_PAIR, Pair
 from cactus.session import Session
 from cactus.settings import DraftLength, check_whole
 from cactus.terminal import ProgressLine
@@ -36,12 +37,12 @@ from cactus.versions import versions
 
 METHODS = "ar,sps,tas,cactus:delta=1"
 LENGTHS = "2,4,6,8"
-OF_STEPS = ("draft", "config")  # flags that mean something with --steps alone
-READ_BY_STEPS = ("steps", "pair", *OF_STEPS, "device", "dtype", "out")
+NOT_OF_STEPS = ("verifier", "device_map", "quantize")
+READ_BY_STEPS = ("steps", "pair", "draft", "config", "device", "dtype", "out")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--pair", default=DEFAULT_PAIR, metavar="NAME", help=f"default: {DEFAULT_PAIR}")
+    add_pair_flags(parser, draft_help=f"your own draft model beside --verifier: {MODELS}; with --steps as --pair")
     parser.add_argument(
         "--methods", default=METHODS, metavar="LIST", help=f"parameters behind colons; default: {METHODS}"
     )
@@ -64,7 +65,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="measure single steps instead, checked against the CPU; --pair may then be a listed shape, or a folder or "
         "hub id with a config, and weights are random where there are none",
     )
-    parser.add_argument("--draft", metavar="SOURCE", help="with --steps: what drafts, as --pair")
     parser.add_argument("--config", metavar="LIST", help="with --steps: other sizes of the verifier, hidden_size=64,…")
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="report, plots and measurements go there"
@@ -86,6 +86,8 @@ class Asked:
 
 def run(args: argparse.Namespace) -> int:
     _check_flags(args)
+    if args.verifier is None:
+        args.pair = args.pair or DEFAULT_PAIR  # the command that reports give names it
     if args.steps:
         asked_for = argparse.Namespace(**{name: getattr(args, name) for name in READ_BY_STEPS})
         changes = parse_changes(args.config or "")
@@ -107,21 +109,26 @@ def _check_flags(args: argparse.Namespace) -> None:
         raise CactusError(f"--out is {str(args.out)!r}; a folder is needed")
     if args.steps and args.long:
         raise CactusError("give either --steps or --long, not both")
-    for name in OF_STEPS:
-        if not args.steps and getattr(args, name) is not None:
-            raise CactusError(f"--{name} needs --steps")
+    if args.steps:
+        for name in NOT_OF_STEPS:
+            if getattr(args, name) is not None:
+                raise CactusError(f"--{name.replace('_', '-')} does not go with --steps: give --pair and --draft")
+    else:
+        if args.config is not None:
+            raise CactusError("--config needs --steps")
+        pair_of(args)
 
 
 def _asked(args: argparse.Namespace) -> Asked:
     methods = parse_methods(args.methods)
     peers = [find_peer(name) for name in dict.fromkeys(args.peer)]
-    default = str(find_pair(args.pair).draft_length) if args.long else LENGTHS
+    default = str(pair_of(args).draft_length) if args.long else LENGTHS
     lengths = parse_draft_lengths(default if args.draft_lengths is None else args.draft_lengths)
     if args.limit is not None:
         check_whole("limit", args.limit, 1, None)
     prompts = pick(read_prompts(args.prompts), args.limit)
     plan = Plan(
-        pair=args.pair,
+        pair=pair_of(args).name,
         methods=names(methods),
         draft_lengths=tuple(lengths),
         peers=tuple(dict.fromkeys(args.peer)),

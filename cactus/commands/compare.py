@@ -17,8 +17,8 @@ from cactus.commands.generate import (
     request_of,
     text_argument,
 )
+from cactus.commands.pair_flags import add_pair_flags
 from cactus.commands.pairs import table
-from cactus.pairs import DEFAULT_PAIR
 from cactus.request import RunRequest
 from cactus.session import Session
 from cactus.terminal import ProgressLine, harmless
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"a method with its parameters and, as m=…, its draft length; {compare.FEWEST} to {compare.MOST} times; "
              f"the verifier alone is always the first lane; default: {' '.join(compare.USUAL)}",
     )  # fmt: skip
-    parser.add_argument("--pair", default=DEFAULT_PAIR, metavar="NAME", help=f"default: {DEFAULT_PAIR}")
+    add_pair_flags(parser.add_argument_group("models"))
     parser.add_argument("--draft-length", metavar="M", help="of lanes without m=…, or auto; default: the pair's")
     parser.add_argument("--max-new-tokens", type=int, default=RunRequest.max_new_tokens, metavar="N")
     parser.add_argument("--seed", type=int, help="the same for all lanes; default: a new one")

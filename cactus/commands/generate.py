@@ -18,10 +18,10 @@ from typing import Any, TextIO
 
 from cactus.acceptance import RULES
 from cactus.cli import INTERRUPTED
+from cactus.commands.pair_flags import add_pair_flags, pair_of
 from cactus.commands.rule_flags import add_rule_flags, rule_params
 from cactus.errors import CactusError
 from cactus.limits import Limits
-from cactus.pairs import DEFAULT_PAIR, find_pair
 from cactus.request import METHODS, VERIFIER_ONLY, RunRequest
 from cactus.sampling import SamplingParams
 from cactus.session import LiveRun, Session
@@ -33,7 +33,7 @@ from cactus.trace import Trace
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompt", type=text_argument, help="one user turn; - reads it from standard input")
     run_flags = parser.add_argument_group("run")
-    run_flags.add_argument("--pair", default=DEFAULT_PAIR, metavar="NAME", help=f"default: {DEFAULT_PAIR}")
+    add_pair_flags(parser.add_argument_group("models"))
     run_flags.add_argument(
         "--method",
         default=RunRequest.method,
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _request(args: argparse.Namespace) -> RunRequest:
-    find_pair(args.pair)
+    pair_of(args)
     if args.method not in METHODS:
         raise CactusError(f"method is {args.method!r}; {', '.join(METHODS)} are allowed")
     params = rule_params(args, args.method)
@@ -113,9 +113,9 @@ def _request(args: argparse.Namespace) -> RunRequest:
 
 def request_of(args: argparse.Namespace) -> RunRequest:
     """The settings that the commands for one prompt share; what is left open is the pair's own."""
-    spec = find_pair(args.pair)
+    spec = pair_of(args)
     return RunRequest(
-        pair=args.pair,
+        pair=spec.name,
         num_draft_tokens=spec.draft_length if args.draft_length is None else parse_draft_length(args.draft_length),
         sampling=SamplingParams(
             temperature=spec.temperature if args.temperature is None else args.temperature,

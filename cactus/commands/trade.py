@@ -14,10 +14,11 @@ from tqdm import tqdm
 
 from cactus.bench.methods import parse_method
 from cactus.commands.generate import check_json_path
+from cactus.commands.pair_flags import add_pair_flags, pair_of
 from cactus.commands.pairs import table
 from cactus.errors import CactusError
 from cactus.limits import Limits
-from cactus.pairs import DEFAULT_PAIR, find_pair
+from cactus.pairs import PairSpec
 from cactus.paths import ASSETS
 from cactus.request import RunRequest
 from cactus.sampling import SamplingParams
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--methods", default=METHODS, metavar="LIST", help=f"the first is the reference; {METHODS}")
     parser.add_argument("--parameter", default="delta", metavar="NAME", help="what is varied; default: delta")
     parser.add_argument("--values", default=VALUES, metavar="LIST", help=f"its values; default: {VALUES}")
-    parser.add_argument("--pair", default=DEFAULT_PAIR, metavar="NAME", help=f"default: {DEFAULT_PAIR}")
+    add_pair_flags(parser.add_argument_group("models"))
     parser.add_argument("--prompts", type=int, default=8, metavar="N", help="of the pair's example prompts; default: 8")
     parser.add_argument("--seeds", type=int, default=2, metavar="N", help="runs of each prompt; default: 2")
     parser.add_argument("--max-new-tokens", type=int, default=128, metavar="N", help="default: 128")
@@ -49,11 +50,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     check_json_path(args.json)
     families = [_settings(method, args) for method in args.methods.split(",")]
-    spec, prompts = find_pair(args.pair), _prompts(args)
+    spec = pair_of(args)
+    prompts = _prompts(spec, args.prompts)
     check_whole("seeds", args.seeds, 1, 1000)
     session = Session(args.device, args.dtype, Limits(max_seconds=math.inf))
     every = [setting for family in families for setting in family]
-    requests = {setting: _request(setting, spec.temperature, spec.draft_length, args) for setting in every}
+    requests = {setting: _request(setting, spec, args) for setting in every}
     with tqdm(total=len(every) * len(prompts) * args.seeds, desc="running", unit="run", file=sys.stderr) as bar:
 
         def one(setting: str, prompt: str, seed: int) -> Trace:
@@ -81,21 +83,21 @@ def _settings(method: str, args: argparse.Namespace) -> list[str]:
     return settings
 
 
-def _prompts(args: argparse.Namespace) -> list[str]:
-    path = ASSETS / find_pair(args.pair).examples
+def _prompts(spec: PairSpec, count: int) -> list[str]:
+    path = ASSETS / spec.examples
     prompts = [entry["prompt"] for entry in json.loads(path.read_text(encoding="utf-8"))]
-    check_whole("prompts", args.prompts, 1, len(prompts))
-    return prompts[: args.prompts]
+    check_whole("prompts", count, 1, len(prompts))
+    return prompts[:count]
 
 
-def _request(setting: str, temperature: float, draft_length: int, args: argparse.Namespace) -> dict:
+def _request(setting: str, spec: PairSpec, args: argparse.Namespace) -> dict:
     method = parse_method(setting)
     return {
-        "pair": args.pair,
+        "pair": spec.name,
         "method": method.name,
         "params": method.params,
-        "num_draft_tokens": draft_length if args.draft_length is None else args.draft_length,
-        "sampling": SamplingParams(temperature=temperature if args.temperature is None else args.temperature),
+        "num_draft_tokens": spec.draft_length if args.draft_length is None else args.draft_length,
+        "sampling": SamplingParams(temperature=spec.temperature if args.temperature is None else args.temperature),
         "max_new_tokens": args.max_new_tokens,
     }
 
