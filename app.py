@@ -8,18 +8,47 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import Any
 
+from cactus.errors import CactusError
+from cactus.limits import Limits
 from cactus.ui import space  # before torch, which what `main` imports brings in
+
+FLAGS = (
+    ("max_runs", int, "runs that take turns on the models at once"),
+    ("max_waiting", int, "runs that may wait in line; the next visitor is told that the page is busy"),
+    ("max_pairs", int, "model pairs that stay loaded"),
+    ("max_seconds", float, "seconds after which a run ends, without what it waits for others"),
+    ("max_new_tokens", int, "tokens a run may write"),
+    ("max_prompt_characters", int, "characters of prompt and system prompt"),
+)
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """Options; what is not given is left to Gradio's variables."""
+    """Options, with the server's limits as `limits`; what is not given is left to Gradio's variables."""
     parser = argparse.ArgumentParser(description="Cactus: constrained acceptance speculative sampling, live.")
     parser.add_argument("--host", help="address to listen on (default: this machine only; all on a Space)")
     parser.add_argument("--port", type=int, help="port (default: GRADIO_SERVER_PORT, else 7860)")
     parser.add_argument("--share", action="store_true", help="also give a public link through Gradio's relay")
     parser.add_argument("--mcp", action="store_true", help="also serve the API as MCP tools (needs gradio[mcp])")
-    return parser.parse_args(argv)
+    limits = parser.add_argument_group("limits")
+    for name, kind, meaning in FLAGS:
+        default, flag = getattr(Limits, name), f"--{name.replace('_', '-')}"
+        limits.add_argument(flag, type=kind, default=default, metavar="N", help=f"{meaning}; default: {default:g}")
+    limits.add_argument(
+        "--public", action=argparse.BooleanOptionalAction, default=space.IS_SPACE,
+        help="strangers use it: no models but the listed pairs, and no files from visitors (default: on a Space)",
+    )  # fmt: skip
+    args = parser.parse_args(argv)
+    try:
+        args.limits = Limits(public=args.public, **_given(args))
+    except CactusError as error:
+        parser.error(str(error))
+    return args
+
+
+def _given(args: argparse.Namespace) -> dict[str, Any]:
+    return {name: getattr(args, name) for name, *_ in FLAGS}
 
 
 def address(args: argparse.Namespace) -> str:
@@ -33,10 +62,9 @@ def main(argv: list[str] | None = None) -> None:
     from cactus.session import RunRequest, Session
     from cactus.ui.desk import Loader
     from cactus.ui.layout import build
-    from cactus.ui.replay import MAX_FILE_BYTES
     from cactus.ui.theme import STYLES, head, theme
 
-    session = Session()
+    session = Session(limits=args.limits)
     loader = Loader(session)
     demo = build(session, loader)
     loader.start(RunRequest.pair)
@@ -47,7 +75,7 @@ def main(argv: list[str] | None = None) -> None:
         mcp_server=args.mcp,
         ssr_mode=False,
         run_history=False,
-        max_file_size=MAX_FILE_BYTES,
+        max_file_size=args.limits.max_upload_bytes,
         footer_links=["api"],
         theme=theme(),
         css_paths=[STYLES],

@@ -45,6 +45,11 @@ class Limits:
         if not 0 <= self.max_seconds or math.isnan(self.max_seconds):
             raise CactusError(f"max_seconds is {self.max_seconds!r}; 0 or more is allowed")
 
+    @property
+    def max_upload_bytes(self) -> int:
+        """Of a file that a visitor may send; in public next to nothing, so that none gets onto the disk."""
+        return 1 if self.public else MAX_UPLOAD_BYTES
+
     def check(self, max_new_tokens: int, texts: Sequence[str]) -> None:
         """`CactusError` if a run with these texts, its prompt among them, asks for more than is allowed here."""
         if max_new_tokens > self.max_new_tokens:

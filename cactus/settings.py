@@ -5,12 +5,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from cactus.acceptance import Rule
 from cactus.errors import CactusError
-from cactus.sampling import SamplingParams
 from cactus.trace import MAX_DRAFT_TOKENS, MAX_SEED
+
+if TYPE_CHECKING:  # the limits that a server is started with are read before torch is
+    from cactus.acceptance import Rule
+    from cactus.sampling import SamplingParams
 
 DEFAULT_DRAFT_TOKENS = 5
 AUTO = "auto"  # a draft length: as many tokens as pay, up to the most there are

@@ -308,14 +308,14 @@ def test_a_broken_file_gets_a_named_message(tmp_path, text, word):
 
 
 def test_a_file_too_large_is_refused_unread(tmp_path, monkeypatch):
-    monkeypatch.setattr(replay, "MAX_FILE_BYTES", 100)
+    monkeypatch.setattr(replay, "MAX_UPLOAD_BYTES", 100)
     monkeypatch.setattr(Trace, "from_json", lambda *_: pytest.fail("it was read"))
     with pytest.raises(ValueError, match="the page reads traces up to"):
         read_trace(write(tmp_path, make_trace().to_json()))
 
 
 def test_a_trace_too_long_for_the_page_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(replay, "MAX_TOKENS", 10)
+    monkeypatch.setattr(replay, "MAX_SHOWN_TOKENS", 10)
     with pytest.raises(ValueError, match="the page shows up to 10"):
         read_trace(write(tmp_path, make_trace().to_json()))
 
@@ -439,7 +439,7 @@ def test_everything_that_uses_the_model_shares_one_place():
     session.limits = Limits(max_runs=3, max_waiting=7)
     demo = build(session)
     users = [fn for fn in demo.fns.values() if fn.concurrency_id == "models"]
-    assert sorted(fn.name for fn in users) == ["compare", "generate", "rerun", "run", "run"]
+    assert sorted(fn.name for fn in users) == ["compare", "generate", "reply", "rerun", "run", "run"]
     assert {fn.concurrency_limit for fn in users} == {3}
     assert demo._queue.max_size == 7
 

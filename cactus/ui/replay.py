@@ -14,6 +14,7 @@ import gradio as gr
 from cactus import recorded
 from cactus.errors import CactusError
 from cactus.faults import in_words
+from cactus.limits import MAX_SHOWN_TOKENS, MAX_UPLOAD_BYTES
 from cactus.trace import Trace
 from cactus.ui.desk import Desk, Show
 from cactus.ui.live import PLOT_SECONDS, TEXT_SECONDS
@@ -24,8 +25,6 @@ log = logging.getLogger(__name__)
 
 SPEEDS: dict[str, float] = {"true speed": 1.0, "½×": 0.5, "4×": 4.0, "round by round": 0.0}
 NO_RECORD = ""
-MAX_FILE_BYTES = 16 * 1024 * 1024
-MAX_TOKENS = 4096
 
 
 class ReplayHandlers:
@@ -132,10 +131,11 @@ def read_trace(path: str | None) -> Trace:
         raise CactusError("no file was chosen")
     file = Path(path)
     size = file.stat().st_size
-    if size > MAX_FILE_BYTES:
-        raise CactusError(f"the file is {size / 1e6:.0f} MB; the page reads traces up to {MAX_FILE_BYTES / 1e6:.0f} MB")
+    if size > MAX_UPLOAD_BYTES:
+        most = MAX_UPLOAD_BYTES / 1e6
+        raise CactusError(f"the file is {size / 1e6:.0f} MB; the page reads traces up to {most:.0f} MB")
     trace = Trace.from_json(file.read_bytes())
     tokens = sum(len(round_.tokens) for round_ in trace.rounds)
-    if tokens > MAX_TOKENS:
-        raise CactusError(f"the trace has {tokens:,} tokens; the page shows up to {MAX_TOKENS:,}")
+    if tokens > MAX_SHOWN_TOKENS:
+        raise CactusError(f"the trace has {tokens:,} tokens; the page shows up to {MAX_SHOWN_TOKENS:,}")
     return trace
