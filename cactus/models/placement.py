@@ -18,13 +18,11 @@ from torch import nn
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedConfig, PreTrainedModel
 
 from cactus.errors import CactusError, UnavailableError
-from cactus.machine import free_memory
+from cactus.machine import HEADROOM, free_memory
 
 DEVICE_MAPS = ("auto", "balanced", "sequential")
 QUANTIZATIONS = {"4bit": 4, "8bit": 8}
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-# Beside the weights, a run needs room for caches, logits and the library itself.
-HEADROOM = 1.2
 UNROUNDED = 0.15  # share of a rounded model that keeps its dtype: embeddings, norms, scales
 
 DeviceMap = str | Mapping[str, Any]

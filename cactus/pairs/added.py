@@ -36,6 +36,11 @@ class AddedPairs:
         with self._lock:
             return self._specs.get(name)
 
+    def drop(self, name: str) -> None:
+        """Forget it: it could not be loaded."""
+        with self._lock:
+            self._specs.pop(name, None)
+
     def all(self) -> list[PairSpec]:
         """The oldest first."""
         with self._lock:

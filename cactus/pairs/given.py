@@ -189,8 +189,8 @@ def given_pair(
 
     `CactusError` where a name can be no model, or a wish about the placement is not known. Nothing is read yet.
     """
-    model = parse_model(verifier)
-    drafter = GivenDraft(GivenModel(parse_model(draft))) if draft is not None else Lookup()
+    model = parse_model(verifier, "verifier")
+    drafter = GivenDraft(GivenModel(parse_model(draft, "draft model"))) if draft is not None else Lookup()
     name = f"{drafter.model.name if isinstance(drafter, GivenDraft) else 'prompt lookup'} + {model.name}"
     verifier_weights = GivenWeights(GivenModel(model))
     return GivenSpec(name, name, verifier_weights, drafter, device_map=device_map, quantize=quantize)

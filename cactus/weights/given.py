@@ -131,11 +131,11 @@ class Given:
             raise UnavailableError(f"{self.name} cannot be kept: {without_folders(str(error))}") from error
 
 
-def parse_model(text: str | Path) -> Given:
-    """What a text means; `CactusError` or `UnavailableError` says why it can be no model."""
+def parse_model(text: str | Path, what: str = "model") -> Given:
+    """What a text means, called `what` in messages; `CactusError` or `UnavailableError` says why it can be no model."""
     text = str(text).strip()
     if not text or len(text) > LONGEST or any(ord(letter) < 32 for letter in text):
-        raise CactusError(f"a model is {text[:40]!r}; {WAYS} is needed")
+        raise CactusError(f"the {what} is {text[:40]!r}; {WAYS} is needed")
     path = Path(text).expanduser()
     try:
         if path.is_dir():
