@@ -21,6 +21,7 @@ from transformers import (
 from cactus.errors import CactusError, UnavailableError
 from cactus.models.placement import Placement, check_fits, input_device
 from cactus.models.screening import check_behaviour, first_line, read_config
+from cactus.models.text_part import text_part
 from cactus.places import place_name
 
 
@@ -44,9 +45,9 @@ def load_placed(
     """
     name = name or gguf or place_name(source)
     check_packing(gguf, placement.quantize)
-    config = config or read_config(source, gguf, name)
+    config, renaming = text_part(config or read_config(source, gguf, name))
     check_fits(config, name, placement)
-    model = _read(source, name, config, placement.options() | _format(gguf))
+    model = _read(source, name, config, placement.options() | _format(gguf) | renaming)
     if placement.is_plain:
         model.to(placement.chosen[0])  # type: ignore[arg-type]
     model.eval().requires_grad_(False)
