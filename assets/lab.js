@@ -22,9 +22,8 @@ Cactus.slide = (value, min, max, step, ariaLabel, changed) => {
 
 // A control for a declared parameter: a list, or a slider with its number.
 Cactus.dial = ({ label, help, choices, minimum, maximum, step }, value, changed) => {
-  const box = Cactus.node("label", "dial");
+  const box = Cactus.node("label", "dial", Cactus.node("span", "dial-name", label));
   box.title = help;
-  box.append(Cactus.node("span", "dial-name", label));
   if (choices) {
     const list = Cactus.made("select", {}, "change", () => changed(list.value));
     list.append(...choices.map((choice) => new Option(choice, choice, false, choice === value)));
@@ -83,8 +82,7 @@ Cactus.lab = (element, props, watch, server) => {
 
   // The tokens changed, not a number alone: the rows are made anew.
   const edited = (asked = true) => {
-    const head = Cactus.node("div", "lab-row lab-row-head");
-    head.append(...["", "token", "draft p", "verifier q", ""].map((text) => Cactus.node("span", "", text)));
+    const head = Cactus.node("div", "lab-row lab-row-head", ...["", "token", "draft p", "verifier q", ""].map((text) => Cactus.node("span", "", text)));
     find(".lab-rows").replaceChildren(head, ...state.rows.map(row));
     find(".lab-add").disabled = state.rows.length >= told.limits[1];
     asked ? touched() : derive();
@@ -113,9 +111,8 @@ Cactus.lab = (element, props, watch, server) => {
     Object.assign(state, { params: {}, curve: {}, rows: told.rows, drafted: told.drafted });
     find(".lab-preset").append(new Option("own numbers", ""), ...told.presets.map(({ label, name }) => new Option(label, name)));
     find(".lab-rules").append(...told.rules.map(({ name, label, title, parameters }) => {
-      const box = Cactus.node("div", "lab-rule");
-      box.append(Cactus.made("span", { className: "lab-rule-name", textContent: label, title }), ...dials(parameters, state.params[name] = {}));
-      return box;
+      const head = Cactus.made("span", { className: "lab-rule-name", textContent: label, title });
+      return Cactus.node("div", "lab-rule", head, ...dials(parameters, state.params[name] = {}));
     }));
     find(".lab-dials").append(...dials(told.curve, state.curve));
     told.figures.forEach((figure, index) => canvases[index].show(figure));

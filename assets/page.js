@@ -15,11 +15,8 @@ Cactus.tiles = (element, props, watch) => {
     tiles.forEach((tile, index) => {
       let node = box.children[index];
       if (!node) {
-        node = Cactus.node("div", "tile");
-        const figure = Cactus.node("div", "tile-figure");
-        figure.append(Cactus.node("span", "tile-value"), Cactus.node("span", "tile-unit"));
-        node.append(Cactus.node("div", "tile-label"), figure, Cactus.node("div", "tile-note"));
-        box.append(node);
+        const figure = Cactus.node("div", "tile-figure", Cactus.node("span", "tile-value"), Cactus.node("span", "tile-unit"));
+        box.append(node = Cactus.node("div", "tile", Cactus.node("div", "tile-label"), figure, Cactus.node("div", "tile-note")));
       }
       node.dataset.tone = tile.tone;
       for (const part of ["label", "value", "unit", "note"]) {
@@ -36,10 +33,8 @@ Cactus.note = (element, props, watch) => {
     box.className = note.bad ? "note bad" : "note";
     box.replaceChildren(...note.lines.map((line, index) => Cactus.node("div", "note-line" + index, line)));
     if (!note.busy) return;
-    const bar = document.createElement("progress");
-    bar.max = 1;
+    const bar = Cactus.made("progress", { max: 1, ariaLabel: "Loading the pair" });
     if (note.share !== null) bar.value = note.share;
-    bar.setAttribute("aria-label", "Loading the pair");
     box.append(bar);
   });
 };
@@ -58,11 +53,9 @@ Cactus.copy = (text, button, done, otherwise) => {
 Cactus.errand = (element, props, watch) => {
   Cactus.parsed(props, watch, (errand) => {
     if (errand.kind === "save") {
-      const link = document.createElement("a");
-      link.href = URL.createObjectURL(new Blob([errand.text], { type: "application/octet-stream" }));
-      link.download = errand.name;
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+      const href = URL.createObjectURL(new Blob([errand.text], { type: "application/octet-stream" }));
+      Cactus.made("a", { href, download: errand.name }).click();
+      setTimeout(() => URL.revokeObjectURL(href), 10000);
     }
     if (errand.note) Cactus.say(errand.note);
     if (errand.kind === "link") {
@@ -76,7 +69,7 @@ Cactus.errand = (element, props, watch) => {
 
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
-  const run = document.querySelector("#run");
+  const run = document.querySelector(event.shiftKey ? "#reply" : "#run");
   if (!run || run.disabled) return;
   event.preventDefault();
   if (document.activeElement) document.activeElement.dispatchEvent(new Event("change", { bubbles: true }));

@@ -14,18 +14,14 @@ Cactus.fillTable = (box, { head, rows, note }) => {
     return node;
   };
   const line = (cells, tag) => {
-    const row = document.createElement("tr");
-    row.append(...cells.map((given, index) => cell(index ? tag : "th", given)));
+    const row = Cactus.node("tr", "", ...cells.map((given, index) => cell(index ? tag : "th", given)));
     row.firstElementChild.scope = "row";
     return row;
   };
-  const table = Cactus.node("table", "cells"), top = document.createElement("thead"), body = document.createElement("tbody");
-  top.append(line(head, "th"));
+  const top = Cactus.node("thead", "", line(head, "th")), body = Cactus.node("tbody", "", ...rows.map((cells) => line(cells, "td")));
   for (const node of top.querySelectorAll("th")) node.scope = "col";
-  body.append(...rows.map((cells) => line(cells, "td")));
-  table.append(top, body);
   const kept = box.querySelector(".cells-scroll"), scroll = kept || Cactus.node("div", "cells-scroll");
-  scroll.replaceChildren(table);
+  scroll.replaceChildren(Cactus.node("table", "cells", top, body));
   if (!kept) {
     scroll.tabIndex = 0; // a wide table is scrolled with the keys
     scroll.setAttribute("role", "region");

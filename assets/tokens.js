@@ -20,28 +20,34 @@ Cactus.follow = (props, watch, read) => {
   update();
 };
 
-Cactus.node = (tag, className, text) => {
+// Text and other nodes are put into the node as such: what comes from a model is never markup.
+Cactus.node = (tag, className, ...inside) => {
   const node = document.createElement(tag);
   if (className) node.className = className;
-  if (text !== undefined && text !== null) node.textContent = text;
+  node.append(...inside.filter((piece) => piece !== undefined && piece !== null));
   return node;
 };
 
 // Line breaks stay real and get a mark; control and direction characters are boxed so that they act on nothing else.
 Cactus.fill = (node, text) => {
-  if (!text) {
-    node.classList.add("blank");
-    return;
-  }
-  for (const part of text.split(/(\n|[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069])/)) {
-    if (!part) continue;
-    if (part === "\n") node.append(Cactus.node("i", "newline"), "\n");
-    else if (/^[^\n\t -~]$/.test(part) && /[\u0000-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/.test(part)) {
-      const box = Cactus.node("bdo", "control", part);
-      box.dataset.code = "U+" + part.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0");
-      node.append(box);
-    } else node.append(part);
-  }
+  if (!text) return void node.classList.add("blank");
+  text.split(/(\n|[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069])/).forEach((part, index) => {
+    if (index % 2 === 0) return node.append(part);
+    if (part === "\n") return node.append(Cactus.node("i", "newline"), "\n");
+    const box = Cactus.node("bdo", "control", part);
+    box.dataset.code = "U+" + part.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0");
+    node.append(box);
+  });
+};
+
+// A turn before the answer; a long one is closed and shows how it begins.
+Cactus.turn = ([role, said]) => {
+  const full = Cactus.made("p", { dir: "auto" });
+  Cactus.fill(full, said);
+  const box = Cactus.node("details", "turn", Cactus.node("summary", "", role, Cactus.node("span", "excerpt", said.slice(0, 160))), full);
+  box.dataset.role = role;
+  box.open = said.length < 320;
+  return box;
 };
 
 Cactus.tokens = (element, props, watch, pick) => {
@@ -50,9 +56,8 @@ Cactus.tokens = (element, props, watch, pick) => {
   const legend = [...element.querySelectorAll(".legend button")];
   card.id = `token-card-${Cactus.cards = (Cactus.cards || 0) + 1}`;
   const emitted = new Set(["accepted", "recovered", "bonus", "sampled"]);
-  let labels = [], records = [], current = null, stepped = null;
+  let labels = [], records = [], nodes = [], thought = null, current = null, stepped = null;
 
-  const nodes = () => text.children;
   const state = (name) => {
     stream.dataset.state = name;
     if (pick) document.documentElement.dataset.cactus = name; // the Playground's own, not a lane
@@ -60,28 +65,46 @@ Cactus.tokens = (element, props, watch, pick) => {
 
   const restart = () => {
     hide();
-    labels = [];
-    records = [];
-    current = stepped = null;
+    labels = [], records = [], nodes = [];
+    thought = current = stepped = null;
     told("");
     text.replaceChildren();
+    find(".stream-turns").replaceChildren();
     find(".stream-end").textContent = find(".stream-facts").textContent = "";
     stream.classList.remove("failed");
     state("empty");
   };
 
   const add = (round, tokens) => {
-    const piece = document.createDocumentFragment();
     tokens.forEach((record, index) => {
-      const node = Cactus.node("span", "tok");
-      Object.assign(node.dataset, { status: record[1], round, index: records.length });
-      if (!index) node.classList.add("first");
-      node.tabIndex = records.length ? -1 : 0;
+      const node = Cactus.node("span", index ? "tok" : "tok first");
+      Object.assign(node.dataset, { status: record[1], round, index: nodes.length });
+      node.tabIndex = nodes.length ? -1 : 0;
       Cactus.fill(node, record[0]);
+      place(node, record[8]);
       records.push([round, ...record]);
-      piece.append(node);
+      nodes.push(node);
     });
-    text.append(piece);
+    if (thought?.going) label("thinking:");
+  };
+
+  const kept = (node) => emitted.has(node.dataset.status);
+  const label = (what) => { thought.firstChild.textContent = `${what} ${thought.size} tokens`; };
+
+  // What a model thinks aloud is folded: open while it grows, closed behind it. Mark 2: so was all the text before.
+  const place = (node, mark) => {
+    if (!mark && thought?.going) {
+      label("thought for");
+      thought.open = thought.going = false;
+    }
+    if (!mark) return text.append(node);
+    if (!thought) {
+      thought = Cactus.node("details", "thought", Cactus.node("summary"), ...(mark > 1 ? nodes : []));
+      Object.assign(thought, { open: true, going: true, size: mark > 1 ? nodes.filter(kept).length : 0 });
+      text.append(thought);
+    }
+    thought.append(node);
+    thought.size += kept(node);
   };
 
   const wait = ({ wait: message, share }) => {
@@ -97,7 +120,8 @@ Cactus.tokens = (element, props, watch, pick) => {
   const read = (record) => {
     if (!record) return restart();
     const follows = body.scrollHeight - body.scrollTop - body.clientHeight < 40;
-    if (record.wait) wait(record);
+    if (record.turns) find(".stream-turns").replaceChildren(...record.turns.map(Cactus.turn));
+    else if (record.wait) wait(record);
     else if (record.labels) {
       labels = record.labels;
       find(".stream-facts").textContent = record.facts;
@@ -106,7 +130,7 @@ Cactus.tokens = (element, props, watch, pick) => {
     else if (record.end !== undefined) {
       find(".stream-end").textContent = record.end;
       stream.classList.toggle("failed", record.failed);
-      const parted = [...nodes()].find((node, index) => records[index][3] === record.parts && emitted.has(node.dataset.status));
+      const parted = nodes.find((node, index) => records[index][3] === record.parts && kept(node));
       if (parted) parted.classList.add("parts");
       state("done");
     }
@@ -120,11 +144,18 @@ Cactus.tokens = (element, props, watch, pick) => {
     find(".to-lab").disabled = !drafted;
   };
 
+  // The next token to be seen on this side; of nothing, the first or the last.
+  const beside = (node, way) => {
+    let index = node ? Number(node.dataset.index) : way > 0 ? -1 : nodes.length;
+    do index += way; while (nodes[index] && !nodes[index].getClientRects().length);
+    return nodes[index];
+  };
+
   const step = (unit, way) => {
-    const side = way > 0 ? "nextElementSibling" : "previousElementSibling";
-    let node = stepped ? visible(stepped, side) : way > 0 ? visible(text, "firstElementChild", side) : null;
-    while (stepped && unit === "round" && node && node.dataset.round === stepped.dataset.round) node = visible(node, side);
-    while (unit === "round" && way < 0 && visible(node, side)?.dataset.round === node.dataset.round) node = visible(node, side);
+    let node = beside(stepped, way);
+    const within = (other) => unit === "round" && node && other?.dataset.round === node.dataset.round;
+    while (within(stepped)) node = beside(node, way);
+    while (way < 0 && within(beside(node, way))) node = beside(node, way);
     if (!node) return;
     hide();
     node.scrollIntoView({ block: "nearest" });
@@ -132,22 +163,17 @@ Cactus.tokens = (element, props, watch, pick) => {
   };
 
   const bars = (title, top) => {
-    const box = Cactus.node("div", "bars");
-    box.append(Cactus.node("h4", "", title));
-    for (const [word, share, shown] of top) {
-      const row = Cactus.node("div", "bar"), bar = Cactus.node("i", "");
+    const rows = top.map(([word, share, shown]) => {
+      const bar = Cactus.node("i"), name = Cactus.node("bdi", "", JSON.stringify(word).slice(1, -1) || "∅");
       bar.style.width = (100 * share).toFixed(1) + "%";
-      const track = Cactus.node("span", "track");
-      track.append(bar);
-      row.append(Cactus.node("bdi", "", JSON.stringify(word).slice(1, -1) || "∅"), track, Cactus.node("b", "", shown));
-      box.append(row);
-    }
-    return box;
+      return Cactus.node("div", "bar", name, Cactus.node("span", "track", bar), Cactus.node("b", "", shown));
+    });
+    return Cactus.node("div", "bars", Cactus.node("h4", "", title), ...rows);
   };
 
   const describe = ([round, word, status, position, verdict, numbers, draft, verifier]) => {
-    const head = Cactus.node("div", "card-head"), name = Cactus.node("bdi", "card-token", JSON.stringify(word));
-    head.append(name, Cactus.node("span", "card-status", status), Cactus.node("span", "card-place", `token ${position} · round ${round}`));
+    const name = Cactus.node("bdi", "card-token", JSON.stringify(word)), where = `token ${position} · round ${round}`;
+    const head = Cactus.node("div", "card-head", name, Cactus.node("span", "card-status", status), Cactus.node("span", "card-place", where));
     head.dataset.status = status;
     const table = Cactus.node("dl", "card-numbers");
     numbers.forEach((shown, index) => {
@@ -170,6 +196,7 @@ Cactus.tokens = (element, props, watch, pick) => {
   const show = (node) => {
     if (node === current && card.matches(":popover-open")) return;
     look(node);
+    node.setAttribute("aria-describedby", card.id);
     describe(records[node.dataset.index]);
     if (!card.matches(":popover-open")) card.showPopover();
     const rect = node.getClientRects()[0] || node.getBoundingClientRect();
@@ -188,18 +215,8 @@ Cactus.tokens = (element, props, watch, pick) => {
   // The tokens of a round light up together.
   const mark = (on) => {
     if (!current) return;
-    const round = current.dataset.round;
     current.classList.toggle("here", on);
-    const light = (step) => {
-      for (let node = current; node && node.dataset.round === round; node = node[step]) node.classList.toggle("same-round", on);
-    };
-    light("nextElementSibling");
-    light("previousElementSibling");
-  };
-
-  const visible = (node, first, then = first) => {
-    for (node = node && node[first]; node; node = node[then]) if (node.getClientRects().length) return node;
-    return null;
+    for (const node of text.querySelectorAll(`[data-round="${current.dataset.round}"]`)) node.classList.toggle("same-round", on);
   };
 
   const focus = (node) => {
@@ -209,24 +226,20 @@ Cactus.tokens = (element, props, watch, pick) => {
     node.focus({ preventScroll: false });
   };
 
-  text.addEventListener("mouseover", (event) => { const node = event.target.closest(".tok"); if (node) show(node); });
+  const meet = (event) => { const node = event.target.closest(".tok"); if (node) show(node); };
+  text.addEventListener("mouseover", meet);
+  text.addEventListener("focusin", meet);
   text.addEventListener("mouseleave", hide);
   text.addEventListener("click", (event) => focus(event.target.closest(".tok")));
-  text.addEventListener("focusin", (event) => {
-    const node = event.target.closest(".tok");
-    if (!node) return;
-    node.setAttribute("aria-describedby", card.id);
-    show(node);
-  });
   text.addEventListener("focusout", hide);
   body.addEventListener("scroll", () => { if (current && !current.matches(":hover") && !find(".stream-steps").matches(":hover, :focus-within")) hide(); }, { passive: true });
   text.addEventListener("keydown", (event) => {
     const node = event.target.closest(".tok");
     const goals = {
-      ArrowRight: () => visible(node, "nextElementSibling"),
-      ArrowLeft: () => visible(node, "previousElementSibling"),
-      Home: () => nodes()[0],
-      End: () => nodes()[nodes().length - 1],
+      ArrowRight: () => beside(node, 1),
+      ArrowLeft: () => beside(node, -1),
+      Home: () => beside(null, 1),
+      End: () => beside(null, -1),
     };
     if (event.key === "Escape") hide();
     if (!node || !goals[event.key]) return;

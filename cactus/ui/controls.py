@@ -18,6 +18,7 @@ def build_controls(parts: Parts, session: Runs, loader: Loader) -> None:
         _prompt(parts, session)
     with gr.Row(elem_id="actions"):
         parts.other["run"] = gr.Button("Run", variant="primary", elem_id="run", scale=3, min_width=80)
+        parts.other["reply"] = gr.Button("Reply", elem_id="reply", scale=2, min_width=60)
         parts.other["stop"] = gr.Button("Stop", elem_id="stop", scale=2, min_width=60)
         parts.other["clear"] = gr.Button("Clear", elem_id="clear", scale=2, min_width=60)
     with gr.Group(elem_classes="card"):
@@ -29,7 +30,11 @@ def build_controls(parts: Parts, session: Runs, loader: Loader) -> None:
 def _prompt(parts: Parts, session: Runs) -> None:
     prompt = parts.controls["prompt"] = gr.Textbox(
         label="Prompt", lines=3, max_lines=5, elem_id="prompt", placeholder="Ask something, or pick an example",
-        info="What the verifier answers; Ctrl or ⌘ + Enter runs.",
+        info="Ctrl or ⌘ + Enter runs.",
+    )  # fmt: skip
+    parts.controls["prompt_as"] = gr.Radio(
+        [(name.capitalize(), name) for name in settings.PROMPT_AS.choices or ()], value=settings.PROMPT_AS.default,
+        label=settings.PROMPT_AS.label, show_label=False, container=False, elem_id="prompt-as",
     )  # fmt: skip
     parts.other["examples"] = gr.Dataset(
         components=[prompt], elem_id="examples", show_label=False, samples_per_page=20,

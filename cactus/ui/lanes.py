@@ -9,6 +9,7 @@ from cactus.metrics import Tally
 from cactus.trace import Round, Trace
 from cactus.ui import render
 from cactus.ui.notes import note
+from cactus.ui.thoughts import Thoughts
 
 
 class LaneView:
@@ -19,6 +20,7 @@ class LaneView:
         self.figures = note("waits for its turn")
         self._tally = Tally()
         self._label = ""
+        self._thoughts = Thoughts()
 
     def wait(self, share: float | None, message: str) -> None:
         """Say what is being done before the lane can begin."""
@@ -33,7 +35,7 @@ class LaneView:
     def add(self, round_: Round) -> None:
         """One more round."""
         self._tally.add(round_)
-        self.text += render.round_line(round_)
+        self.text += render.round_line(round_, self._thoughts.marks(round_))
         metrics = self._tally.metrics()
         length = f" · AL {metrics.accepted_length:.2f}" if metrics.accepted_length is not None else ""
         rate = f"{metrics.tokens_per_second:.1f} tokens/s" if metrics.tokens_per_second is not None else ""

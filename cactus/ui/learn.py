@@ -136,7 +136,7 @@ def _visible(name: str) -> list[Any]:
 
 def live(lesson: Lesson, folder: Path | None = None) -> list[Any]:
     """What "Try it live" sets: controls of the Playground, the lab, the lanes, and the tab to show."""
-    values = dict(lesson.settings)
+    values = {settings.PROMPT_AS.name: settings.PROMPT_AS.default, **lesson.settings}
     method = settings.methods()[values.get("method", settings.defaults()["method"])]
     keys = {parameter.name: method.key(parameter) for parameter in method.parameters}
     wanted = {keys.get(name, name): value for name, value in values.items()}

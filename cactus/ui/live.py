@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import gradio as gr
@@ -15,8 +16,9 @@ from cactus.faults import in_words
 from cactus.request import RunRequest
 from cactus.session import STAND_IN_PAIR, silent
 from cactus.trace import Round, Trace
-from cactus.ui import settings, space, stand_in
-from cactus.ui.desk import Desk, Loader, Runs, Show, Starts
+from cactus.ui import chat, settings, space, stand_in
+from cactus.ui.desk import Desk, Loader, Runs, Show, Starts, Visit
+from cactus.ui.notes import say
 from cactus.ui.view import Shown, View, blank
 from cactus.ui.waiting import Told, told
 
@@ -44,16 +46,52 @@ class LiveHandlers:
         return [gr.validate(key not in wrong, html.escape(wrong.get(key, ""))) for key in settings.control_keys()]
 
     def run(self, request: gr.Request, *row: Any) -> Iterator[Shown]:
-        """Run what the controls say and show it as it comes."""
-        show = self.desk.visit(request.session_hash).begin()
+        """Run what the controls say, as the first turn of a conversation, and show it as it comes."""
+        visit = self._afresh(request)
+        show = visit.begin()
         try:
-            wanted = show.wanted = settings.to_request(settings.as_values(row), self.pairs())
+            wanted = settings.to_request(settings.as_values(row), self.pairs())
+            yield from self._run(show, replace(wanted, conversation="" if wanted.raw else visit.conversation))
+        except ValueError as error:
+            show.over.set()
+            yield show.view.failed(str(error))
+
+    def reply(self, request: gr.Request, *row: Any) -> Iterator[tuple[Any, ...]]:
+        """The next turn of the conversation that is shown. What was asked now stands above the answer: the prompt is
+        emptied for the turn after it.
+        """
+        visit = self.desk.visit(request.session_hash)
+        before = visit.show
+        before.stop.set()
+        before.over.wait(STOP_PATIENCE)
+        try:
+            turns = chat.history(before.trace, before.wanted)
+            wanted = chat.reply(settings.to_request(settings.as_values(row), self.pairs()), turns)
+        except ValueError as error:
+            yield *before.view.shown(), gr.skip(), say(str(error))
+            return
+        prompt: Any = ""
+        for shown in self._run(visit.begin(), replace(wanted, conversation=visit.conversation)):
+            yield *shown, prompt, gr.skip()
+            prompt = gr.skip()
+
+    def _run(self, show: Show, wanted: RunRequest) -> Iterator[Shown]:
+        show.wanted = wanted
+        try:
+            show.view.asked(wanted.prompt, wanted.raw)
             yield from self._shown(show, wanted)
         except Exception as error:
             yield show.view.failed(in_words(error))
         finally:
             show.stop.set()
             show.over.set()
+
+    def _afresh(self, request: gr.Request) -> Visit:
+        """The tab, its conversation forgotten."""
+        visit = self.desk.visit(request.session_hash)
+        self.session.forget(visit.conversation)
+        visit.new_conversation()
+        return visit
 
     def stop(self, request: gr.Request) -> Shown:
         """End the run or replay of this tab; shows what there is by then."""
@@ -64,11 +102,12 @@ class LiveHandlers:
 
     def clear(self, request: gr.Request) -> Shown:
         """End the run or replay of this tab and show nothing."""
-        self.desk.visit(request.session_hash).end()
+        self._afresh(request).end()
         return blank()
 
     def leave(self, request: gr.Request) -> None:
         """The tab was closed or reloaded: free the model."""
+        self._afresh(request)
         self.desk.leave(request.session_hash)
 
     def _shown(self, show: Show, wanted: RunRequest) -> Iterator[Shown]:

@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cactus.metrics import Metrics
@@ -151,9 +152,17 @@ def header_line(header: Trace) -> str:
     return line({"facts": facts(header), "labels": LABELS})
 
 
-def round_line(round_: Round) -> str:
-    """A round and its tokens."""
-    tokens = [token_record(token, round_, place) for place, token in enumerate(round_.tokens)]
+def turns_line(turns: Sequence[tuple[str, str]]) -> str:
+    """What was said before: role and text of each turn."""
+    return line({"turns": turns})
+
+
+def round_line(round_: Round, marks: Iterable[int]) -> str:
+    """A round and its tokens, each with a mark of `thoughts`."""
+    tokens = [
+        [*token_record(token, round_, place), mark]
+        for place, (token, mark) in enumerate(zip(round_.tokens, marks, strict=True))
+    ]
     return line({"round": round_.index + 1, "tokens": tokens})
 
 
@@ -169,12 +178,19 @@ def facts(header: Trace) -> str:
     if header.num_draft_tokens:
         parts.append(f"m = {header.num_draft_tokens}")
     parts += [f"temperature {header.sampling.get('temperature', '?'):g}"] if "temperature" in header.sampling else []
+    parts.append(reading(header))
     held = header.versions.get("draft weights")
     parts += [f"seed {header.seed}", f"{header.device}, {header.dtype}" + (f", drafter {held}" if held else "")]
     if header.baseline:
         baseline = header.baseline
         parts.append(f"verifier alone {baseline.seconds_per_token * 1000:.1f} ms/token ({baseline.how})")
     return " · ".join(parts)
+
+
+def reading(header: Trace) -> str:
+    """How much of the prompt was read, and how much had been in the turn before."""
+    kept = f", {header.cached_tokens} kept from the turn before" if header.cached_tokens else ""
+    return f"read {header.prompt_tokens - header.cached_tokens} {'raw ' if header.raw else ''}prompt tokens{kept}"
 
 
 def summary(trace: Trace, metrics: Metrics) -> str:

@@ -33,6 +33,10 @@ SHARED = (
     Parameter("top_k", "Top-k", 0, "Keep so many; 0 keeps all.", 0, 200, 1),
 )  # fmt: skip
 SEED = Parameter("seed", "Seed", 0, "Empty: new for each run.", 0, MAX_SEED, 1)
+CHAT, COMPLETION = "chat", "completion"
+PROMPT_AS = Parameter(
+    "prompt_as", "Prompt as", CHAT, "Through the chat template, or a text to go on from.", choices=(CHAT, COMPLETION)
+)
 TEXTS = ("system", "prompt")
 
 
@@ -74,7 +78,7 @@ def _method_label(rule: Any) -> str:
 def control_keys() -> list[str]:
     """The keys of all controls, in the order in which their values travel."""
     own = [method.key(parameter) for method in methods().values() for parameter in method.parameters]
-    return ["pair", "method", *own, *(parameter.name for parameter in SHARED), "seed", *TEXTS]
+    return ["pair", "method", *own, *(parameter.name for parameter in SHARED), "seed", PROMPT_AS.name, *TEXTS]
 
 
 def defaults() -> dict[str, Any]:
@@ -82,7 +86,8 @@ def defaults() -> dict[str, Any]:
     own = {method.key(param): param.default for method in methods().values() for param in method.parameters}
     shared = {parameter.name: parameter.default for parameter in SHARED}
     first = {"pair": RunRequest.pair, "method": RunRequest.method}
-    return {**first, **own, **shared, "seed": SEED.default, "system": "", "prompt": ""}
+    texts = {PROMPT_AS.name: PROMPT_AS.default, "system": "", "prompt": ""}
+    return {**first, **own, **shared, "seed": SEED.default, **texts}
 
 
 def problems(values: Mapping[str, Any], pairs: Collection[str]) -> dict[str, str]:
@@ -102,7 +107,7 @@ def to_request(values: Mapping[str, Any], pairs: Collection[str]) -> RunRequest:
     if wrong:
         raise CactusError(next(iter(wrong.values())))
     clean = {key: check(values.get(key)) for key, check in _checks(values, pairs)}
-    method = methods()[clean["method"]]
+    method, raw = methods()[clean["method"]], clean[PROMPT_AS.name] == COMPLETION
     sampling = SamplingParams(temperature=clean["temperature"], top_p=clean["top_p"], top_k=clean["top_k"])
     return RunRequest(
         pair=clean["pair"],
@@ -113,7 +118,8 @@ def to_request(values: Mapping[str, Any], pairs: Collection[str]) -> RunRequest:
         max_new_tokens=clean["max_new_tokens"],
         seed=clean["seed"],
         prompt=clean["prompt"],
-        system=clean["system"],
+        system="" if raw else clean["system"],
+        raw=raw,
     )
 
 
@@ -126,6 +132,7 @@ def to_query(values: Mapping[str, Any]) -> str:
     for parameter in SHARED:
         _put(query, parameter.name, values[parameter.name], parameter.default)
     _put(query, "seed", "random" if values["seed"] in (None, "") else values["seed"], usual["seed"])
+    _put(query, PROMPT_AS.name, values[PROMPT_AS.name], PROMPT_AS.default)
     for key in TEXTS:
         if len(values[key] or "") <= MAX_LINK_TEXT:
             _put(query, key, values[key] or "", "")
@@ -167,6 +174,7 @@ def _checks(values: Mapping[str, Any], pairs: Collection[str]) -> Iterator[tuple
     for parameter in SHARED:
         yield parameter.name, parameter.check
     yield "seed", read_seed
+    yield PROMPT_AS.name, PROMPT_AS.check
     yield "system", _read_text
     yield "prompt", _read_prompt
 

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import secrets
 
+from cactus.interfaces import Prompt
 from cactus.metrics import Metrics, Tally, series_point
 from cactus.settings import DEFAULT_DRAFT_TOKENS
 from cactus.trace import Baseline, Round, Trace
 from cactus.ui import plots, render, tiles
+from cactus.ui.chat import shown_turns
+from cactus.ui.thoughts import Thoughts
 
 Shown = tuple[str, str, str, str, str, str]
 """Values of: tokens, tiles, and the four plots."""
@@ -33,7 +36,9 @@ class View:
         self._set(header or NO_RUN)
         self._begun = False
         self._remark = ""
+        self._thoughts = Thoughts()
         if header:
+            self.asked(header.prompt, header.raw)
             self.begin(header)
 
     def _set(self, header: Trace) -> None:
@@ -43,6 +48,11 @@ class View:
         self._plots = [kind(header) for kind in plots.KINDS]
         self._lines = [[plots.figure_line(plot)] for plot in self._plots]
         self._waiting: list[list[plots.Points]] = [[] for _ in self._plots]
+
+    def asked(self, prompt: Prompt, raw: bool) -> None:
+        """The turns that stand before the answer, where there are any."""
+        if turns := shown_turns(prompt, raw):
+            self._say(render.turns_line(turns))
 
     def wait(self, share: float | None, message: str) -> None:
         """Say what is being done before the run can begin."""
@@ -72,7 +82,7 @@ class View:
         """Show one more round."""
         self.tally.add(round_)
         point = series_point(self.tally, round_)
-        self._tokens.append(render.round_line(round_))
+        self._tokens.append(render.round_line(round_, self._thoughts.marks(round_)))
         for plot, waiting in zip(self._plots, self._waiting, strict=True):
             waiting.append(plot.points(round_, point, self.tally.positions))
 

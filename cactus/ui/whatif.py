@@ -192,7 +192,7 @@ def request_again(show: Show, rule: Rule) -> RunRequest:
     trace = _drafting(show.trace)
     fields: dict[str, Any] = {
         "pair": trace.pair, "num_draft_tokens": trace.num_draft_tokens, "max_new_tokens": trace.max_new_tokens,
-        "seed": trace.seed, "sampling": SamplingParams(**trace.sampling), "prompt": trace.prompt,  # type: ignore[arg-type]
+        "seed": trace.seed, "sampling": SamplingParams(**trace.sampling), "prompt": trace.prompt, "raw": trace.raw,  # type: ignore[arg-type]
     }  # fmt: skip
     if show.wanted is not None:
         fields |= {"system": show.wanted.system, "stop": show.wanted.stop}
