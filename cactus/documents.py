@@ -207,8 +207,9 @@ def _options(node: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _allowed(node: dict[str, Any], schema: dict[str, Any]) -> str:
-    words = [_kind(_resolved(option, schema)) for option in _options(_resolved(node, schema))]
-    return " or ".join(dict.fromkeys(words))
+    words = dict.fromkeys(_kind(_resolved(option, schema)) for option in _options(_resolved(node, schema)))
+    plain = "a number" in words  # then whole ones need no mention
+    return " or ".join(word for word in words if not (plain and word.startswith("a whole number")))
 
 
 def _kind(node: dict[str, Any]) -> str:
@@ -225,5 +226,5 @@ def _range(node: dict[str, Any]) -> str:
     if "exclusiveMinimum" in node:
         return f" above {node['exclusiveMinimum']:g}" + ("" if high is None else f", up to {high:g}")
     if low is not None and high is not None:
-        return f" from {low:g} to {high:.16g}"
+        return f" from {low:.16g} to {high:.16g}"
     return "" if low is None else f" of at least {low:g}"

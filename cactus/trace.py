@@ -39,7 +39,8 @@ def _read_infinity(value: Any) -> Any:
 Probability = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=0.0, le=1e9, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=MAX_WHOLE)]
-Number = Annotated[float, Field(allow_inf_nan=False)]
+Whole = Annotated[int, Field(ge=-MAX_WHOLE, le=MAX_WHOLE)]
+Number = Annotated[float, Field(allow_inf_nan=False)] | Whole
 # A divergence is infinite where the verifier gives probability 0; JSON has no number for that.
 LEAST_NATS = -1e-3
 Nats = Annotated[
@@ -176,9 +177,9 @@ class Trace(Record):
     schema_: Schema = Field(default="cactus-trace/1", alias="schema")
     pair: str
     method: str
-    params: Entries[Number | int | str]
+    params: Entries[Number | str]
     num_draft_tokens: Count | Literal["auto"]
-    sampling: Entries[Number | int]
+    sampling: Entries[Number]
     max_new_tokens: Count
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)]
     device: str

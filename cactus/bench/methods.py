@@ -34,7 +34,8 @@ class MethodSpec:
         """For people: "Cactus, delta = 1"."""
         if not self.drafts:
             return "Verifier only"
-        return ", ".join([RULES[self.name].label, *(f"{key} = {_plain(value)}" for key, value in self.params.items())])
+        name = RULES[self.name].label if self.name in RULES else self.name  # a trace may come from another version
+        return ", ".join([name, *(f"{key} = {_plain(value)}" for key, value in self.params.items())])
 
 
 def _plain(value: Any) -> str:
