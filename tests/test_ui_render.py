@@ -101,10 +101,11 @@ def test_a_line_stays_one_line():
 
 def test_round_line_keeps_every_token_in_order():
     round_ = make_rounds(3, 5)[2]
-    record = json.loads(render.round_line(round_))
+    record = json.loads(render.round_line(round_, range(6)))
     assert record["round"] == 3
     assert [(entry[0], entry[1]) for entry in record["tokens"]] == [(t.text, t.status) for t in round_.tokens]
     assert len(record["tokens"][0][4]) == len(render.LABELS) == len(render.FIELDS)
+    assert [entry[8] for entry in record["tokens"]] == list(range(len(round_.tokens)))
 
 
 def test_facts_name_settings_machine_and_baseline():
