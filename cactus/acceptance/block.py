@@ -30,6 +30,7 @@ class Block(Rule):
     formula = "wᵢ = min(1, wᵢ₋₁·q/p); the longest prefix that passes Rᵢ/(Rᵢ + 1 − wᵢ)"
     reads = "vocabulary"
     lossless = True
+    beyond_sampling = "it judges the drafted tokens of a round together"
 
     weight: float = 1.0  # w of the prefix accepted so far; not a setting
 

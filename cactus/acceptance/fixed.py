@@ -28,7 +28,13 @@ class Plan(NamedTuple):
 
 @dataclass(frozen=True)
 class FixedRecoveryRule(Rule):
-    """A rule given by its plan."""
+    """A rule given by its plan.
+
+    Where nothing that can be rejected can be recovered, it is speculative sampling against its own output: that is p
+    where something is rejected, times a, and above p elsewhere.
+    """
+
+    beyond_sampling = ""
 
     @abstractmethod
     def plan(self, draft_probs: Tensor, verifier_probs: Tensor) -> Plan:
@@ -56,6 +62,9 @@ class FixedRecoveryRule(Rule):
 
     def accept_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor) -> Tensor:
         return chosen(self.plan(draft_probs, verifier_probs).accept, draft_tokens)
+
+    def adjusted_rows(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor) -> Tensor:
+        return self.output_probs(draft_probs, verifier_probs)
 
 
 def _emitted(draft_probs: Tensor, plan: Plan) -> Tensor:
@@ -174,7 +183,6 @@ class Interp(PointwiseRule):
     name = "interp"
     label = "Interpolation"
     summary = "Aims at a mixture of the two models instead of the verifier."
-    beyond_sampling = ""
     formula = "h = α·p + (1 − α)·q; accept min(1, h(n)/p(n)); recover ∝ (h − p)₊"
     parameters = (
         Parameter(

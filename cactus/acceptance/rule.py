@@ -52,7 +52,7 @@ class Rule(ABC):
     reads: ClassVar[Literal["scalar", "vocabulary"]] = "scalar"  # what a verdict depends on
     lossless: ClassVar[bool] = False
     # Why speculative sampling with h as its target is not the rule; empty where it is, so that any engine can serve it.
-    beyond_sampling: ClassVar[str] = "it does not accept by h(n)/p(n) and recover from (h − p)₊"
+    beyond_sampling: ClassVar[str] = "it is not known to be speculative sampling against its h"
     parameters: ClassVar[tuple[Parameter, ...]] = ()
 
     def __post_init__(self) -> None:
