@@ -88,6 +88,17 @@ def test_sampling_flags_reach_the_run(capsys: pytest.CaptureFixture[str]) -> Non
     assert sampling == {"temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.01, "repetition_penalty": 1.2}
 
 
+def test_a_raw_prompt_goes_on_without_the_template(capsys: pytest.CaptureFixture[str]) -> None:
+    told = []
+    for flags in ((), ("--raw",)):
+        assert run("the cat", *flags, "--json", "-") == 0
+        told.append(Trace.from_json(capsys.readouterr().out))
+    assert [trace.raw for trace in told] == [False, True]
+    assert 0 < told[1].prompt_tokens < told[0].prompt_tokens
+    assert run("the cat", "--raw", "--system", "Be brief.") == 2
+    assert "need a chat template" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_every_parameter_of_every_rule_is_a_flag(name: str) -> None:
     params = {parameter.name: parameter.default for parameter in RULES[name].parameters}

@@ -16,6 +16,7 @@ from cactus.request import RunRequest
 from cactus.session import Session
 from cactus.trace import Round, Trace
 from cactus.ui import chat, settings
+from cactus.ui.api import Endpoints
 from cactus.ui.desk import Desk, Loader
 from cactus.ui.live import LiveHandlers
 from cactus.ui.page import PageHandlers
@@ -170,10 +171,16 @@ def test_a_completion_goes_out_as_it_is_and_into_link_and_trace():
     assert Trace.from_json(desk.visit("one").show.trace.to_json()).raw
     query = settings.to_query(settings.as_values(values))
     assert "prompt_as=completion" in query
-    restored = settings.from_query({"prompt_as": "completion"}, [])
-    assert restored == ({"prompt_as": "completion"}, [])
-    assert "prompt_as" in settings.from_query({"prompt_as": "poem"}, [])[1][0]
+    restored = settings.from_query({"prompt_as": "completion"}, {})
+    assert restored == ({"prompt_as": "completion"}, {})
+    assert "prompt_as" in settings.from_query({"prompt_as": "poem"}, {})[1][0]
     assert "prompt_as" not in settings.to_query(settings.as_values(row()))
+
+
+def test_the_endpoint_takes_raw_prompts():
+    session = FakeSession(count=1)
+    *_, (_, trace) = Endpoints(session).generate("Once upon", raw=True)
+    assert trace["raw"] and session.requests[0].raw
 
 
 def test_a_link_carries_no_history():

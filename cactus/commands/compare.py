@@ -11,6 +11,7 @@ from pathlib import Path
 from cactus import compare
 from cactus.cli import INTERRUPTED
 from cactus.commands.generate import (
+    RAW_HELP,
     add_sampling_flags,
     check_json_path,
     interrupt_sets,
@@ -37,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-new-tokens", type=int, default=RunRequest.max_new_tokens, metavar="N")
     parser.add_argument("--seed", type=int, help="the same for all lanes; default: a new one")
     parser.add_argument("--system", type=text_argument, default="", metavar="TEXT", help="system prompt")
+    parser.add_argument("--raw", action="store_true", help=RAW_HELP)
     parser.add_argument("--device", default="auto", help="default: auto (CUDA, then MPS, then the CPU)")
     parser.add_argument("--dtype", default="auto", help="default: auto; bfloat16, float16 or float32")
     add_sampling_flags(parser.add_argument_group("sampling, of both models"))

@@ -29,6 +29,8 @@ from cactus.settings import parse_draft_length
 from cactus.terminal import COLOR_CHOICES, ProgressLine, TokenPrinter, wants_color
 from cactus.trace import Trace
 
+RAW_HELP = "go on from the prompt as it is, without the chat template"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompt", type=text_argument, help="one user turn; - reads it from standard input")
@@ -46,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run_flags.add_argument("--max-new-tokens", type=int, default=RunRequest.max_new_tokens, metavar="N")
     run_flags.add_argument("--seed", type=int, help="the same seed gives the same text; default: a new one")
     run_flags.add_argument("--system", type=text_argument, default="", metavar="TEXT", help="system prompt")
+    run_flags.add_argument("--raw", action="store_true", help=RAW_HELP)
     run_flags.add_argument(
         "--stop", type=_stop, action="append", default=[], metavar="TEXT", help="end behind it; may be repeated"
     )
@@ -128,6 +131,7 @@ def request_of(args: argparse.Namespace) -> RunRequest:
         seed=args.seed,
         prompt=sys.stdin.read() if args.prompt == "-" else args.prompt,
         system=args.system,
+        raw=args.raw,
     )
 
 

@@ -45,19 +45,21 @@ class Endpoints:
         max_new_tokens: int = 128,
         seed: int | None = None,
         system: str = "",
+        raw: bool = False,
     ) -> tuple[str, dict[str, Any]]:
         """Generate text by constrained acceptance speculative sampling.
 
         Gives the text and the whole trace: every token with its verdict, every round with its times. Until then, an
         empty text and the news: {"waiting": "3rd in line: …"} or {"round": 12}.
         `method` is an acceptance rule (cactus, sps, tas, …) or "ar" for the verifier alone; `params` are the
-        rule's own, such as {"delta": 1.0}. `draft_length`: a number, or "auto" for as many as pay.
+        rule's own, such as {"delta": 1.0}. `draft_length`: a number, or "auto" for as many as pay. `raw`: go on from
+        the prompt as it is, without the chat template.
         """
         with _in_words():
             request = RunRequest(
                 pair=pair, method=method, params=params or {}, num_draft_tokens=draft_length,
                 sampling=SamplingParams(temperature=temperature, top_p=top_p, top_k=top_k),
-                max_new_tokens=max_new_tokens, seed=seed, prompt=prompt, system=system,
+                max_new_tokens=max_new_tokens, seed=seed, prompt=prompt, system=system, raw=raw,
             )  # fmt: skip
             yield from self._generated(request)
 
@@ -80,6 +82,7 @@ class Endpoints:
         max_new_tokens: int = 128,
         seed: int | None = None,
         system: str = "",
+        raw: bool = False,
     ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Run one prompt and seed under several methods, the verifier alone first, one after another.
 
@@ -90,7 +93,8 @@ class Endpoints:
         with _in_words():
             request = RunRequest(
                 pair=pair, num_draft_tokens=draft_length, max_new_tokens=max_new_tokens, seed=seed, prompt=prompt,
-                system=system, sampling=SamplingParams(temperature=temperature, top_p=top_p, top_k=top_k),
+                system=system, raw=raw,
+                sampling=SamplingParams(temperature=temperature, top_p=top_p, top_k=top_k),
             )  # fmt: skip
             yield from self._compared(compare.lane_requests(request, lanes or compare.USUAL))
 
