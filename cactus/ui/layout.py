@@ -10,14 +10,17 @@ from cactus.ui import theme
 from cactus.ui.api import Endpoints
 from cactus.ui.compare import build_compare, wire_compare
 from cactus.ui.controls import build_controls
+from cactus.ui.custom import build_custom, wire_custom
 from cactus.ui.desk import Desk, Loader, Runs
 from cactus.ui.events import AT_ONCE, PRIVATE, QUIET, on_models
 from cactus.ui.lab import LabHandlers, build_lab
 from cactus.ui.learn import build_learn, wire_learn
 from cactus.ui.live import LiveHandlers
-from cactus.ui.page import PageHandlers, new_seed
+from cactus.ui.page import RECOMMENDED, PageHandlers, new_seed
+from cactus.ui.pair_list import build_pair_list
 from cactus.ui.parts import Parts, markup
 from cactus.ui.replay import SPEEDS, ReplayHandlers
+from cactus.ui.settings import COMPLETION
 from cactus.ui.stage import build_stage
 from cactus.ui.whatif import build_whatif, wire_whatif
 
@@ -37,8 +40,11 @@ def build(session: Runs, loader: Loader | None = None) -> gr.Blocks:
             with gr.Tab("Playground", id="playground"), gr.Row(elem_id="playground", equal_height=False):
                 with gr.Column(elem_id="controls", min_width=320, scale=0):
                     build_controls(parts, session, loader)
+                    if not session.limits.public:
+                        build_custom(parts)
                 with gr.Column(elem_id="stage", min_width=320, scale=1):
                     build_stage(parts)
+                    build_pair_list(parts, session)
             with gr.Tab("Compare", id="compare"):
                 lanes = build_compare()
             with gr.Tab("Theory lab", id="lab"):
@@ -56,6 +62,8 @@ def build(session: Runs, loader: Loader | None = None) -> gr.Blocks:
         parts.shown[0].pick(LabHandlers(desk).pick, None, picked, **AT_ONCE)
         run = _wire_runs(demo, parts, live, ReplayHandlers(desk))
         _wire_page(demo, parts, PageHandlers(session, loader, desk), run)
+        if not session.limits.public:
+            wire_custom(parts, session)
         endpoints = Endpoints(session)
         gr.api(endpoints.generate, api_name="generate", **on_models(session.limits))
         gr.api(endpoints.compare, api_name="compare", **on_models(session.limits))
@@ -70,11 +78,18 @@ def _wire_runs(demo: gr.Blocks, parts: Parts, live: LiveHandlers, replay: Replay
         live.run, parts.row(), shown, preprocess=False, validator=live.check, show_progress="full",
         show_progress_on=shown[0], **on_models(live.session.limits), **PRIVATE,
     )  # fmt: skip
-    opened = other["open"].upload(replay.open, [other["open"], other["speed"]], shown, **QUIET)
+    reply = other["reply"].click(
+        live.reply, parts.row(), [*shown, parts.controls["prompt"], other["errand"]], preprocess=False,
+        validator=live.check, show_progress="full", show_progress_on=shown[0], **on_models(live.session.limits),
+        **PRIVATE,
+    )  # fmt: skip
+    public = live.session.limits.public
+    other["open"].visible = not public
+    opened = [] if public else [other["open"].upload(replay.open, [other["open"], other["speed"]], shown, **QUIET)]
     again = other["again"].click(replay.again, other["speed"], [*shown, other["errand"]], **QUIET)
     other["step"].click(replay.step, None, [*shown, other["errand"]], **AT_ONCE)
     recorded = other["recorded"].input(replay.recorded, [other["recorded"], other["speed"]], shown, **QUIET)
-    going = [run, opened, again, recorded]
+    going = [run, reply, *opened, again, recorded]
     other["stop"].click(live.stop, None, shown, cancels=going, **AT_ONCE)
     other["clear"].click(live.clear, None, shown, cancels=going, **AT_ONCE)
     demo.unload(live.leave)
@@ -87,8 +102,15 @@ def _wire_page(demo: gr.Blocks, parts: Parts, page: PageHandlers, run: Any) -> N
     timer = gr.Timer(LOOK_SECONDS)
     timer.tick(page.watch, controls["pair"], [other["pair-note"], timer, controls["pair"]], **AT_ONCE)
     controls["pair"].change(page.chosen, controls["pair"], [other["pair-note"], other["examples"]], **AT_ONCE)
+    recommended, before = [controls[key] for key in RECOMMENDED], gr.State(controls["pair"].value)
+    controls["pair"].input(
+        page.recommend, [controls["pair"], before, *recommended], [*recommended, before], **AT_ONCE
+    )
     controls["method"].change(page.choose, controls["method"], [other["method-note"], *parts.groups], **AT_ONCE)
     run.then(page.settle, controls["pair"], [other["pair-note"], controls["pair"]], **AT_ONCE)
+    controls["prompt_as"].change(
+        lambda kind: gr.update(visible=kind != COMPLETION), controls["prompt_as"], controls["system"], **AT_ONCE
+    )
     other["dice"].click(new_seed, None, controls["seed"], **AT_ONCE)
     other["examples"].click(lambda row: row[0], other["examples"], controls["prompt"], **AT_ONCE)
     other["share"].click(page.share, parts.row(), other["errand"], preprocess=False, **AT_ONCE)
