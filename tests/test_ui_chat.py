@@ -172,7 +172,7 @@ def test_a_completion_goes_out_as_it_is_and_into_link_and_trace():
     query = settings.to_query(settings.as_values(values))
     assert "prompt_as=completion" in query
     restored = settings.from_query({"prompt_as": "completion"}, {})
-    assert restored == ({"prompt_as": "completion"}, {})
+    assert restored == ({"prompt_as": "completion"}, [])
     assert "prompt_as" in settings.from_query({"prompt_as": "poem"}, {})[1][0]
     assert "prompt_as" not in settings.to_query(settings.as_values(row()))
 

@@ -88,7 +88,7 @@ def test_what_to_try_is_set_up(lesson, records):
     values = settings.defaults()
     for key, update in zip(settings.control_keys(), controls, strict=True):
         values[key] = update.get("value", values[key])
-    request = settings.to_request(values, ["smollm2-135m"])
+    request = settings.to_request(values, {"smollm2-135m": ""})
     assert request.prompt == "Why spines?"
     for name, value in lesson.settings.items():
         asked = {"method": request.method, "draft_length": request.num_draft_tokens, **request.params}

@@ -10,7 +10,7 @@ import pytest
 from cactus.acceptance import RULES
 from cactus.ui import settings
 
-PAIRS = ("smollm2-135m", "other")
+PAIRS = {"smollm2-135m": "", "other": "", "huge": "Huge cannot be used here: it needs 80 GB"}
 
 
 def values(**changes):
@@ -144,3 +144,10 @@ def test_bad_parts_of_a_link_are_ignored_and_named(query, word):
 
 def test_gradios_own_query_is_not_complained_about():
     assert settings.from_query({"__theme": "dark"}, PAIRS) == ({}, [])
+
+
+def test_a_pair_that_cannot_be_used_here_is_refused_with_its_reason_but_may_be_in_a_link():
+    assert settings.problems(values(pair="huge"), PAIRS) == {"pair": PAIRS["huge"]}
+    with pytest.raises(ValueError, match="it needs 80 GB"):
+        settings.to_request(values(pair="huge"), PAIRS)
+    assert settings.from_query({"pair": "huge"}, dict.fromkeys(PAIRS, "")) == ({"pair": "huge"}, [])

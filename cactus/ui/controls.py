@@ -7,7 +7,7 @@ from typing import Any
 import gradio as gr
 
 from cactus.acceptance import Parameter
-from cactus.ui import examples, notes, settings
+from cactus.ui import examples, notes, pair_list, settings
 from cactus.ui.desk import Loader, Runs
 from cactus.ui.parts import Parts, widget
 
@@ -46,7 +46,7 @@ def _pair_and_method(parts: Parts, session: Runs, loader: Loader) -> None:
     start, states = settings.defaults(), session.states()
     with gr.Row():
         parts.controls["pair"] = gr.Dropdown(
-            [(state.label, state.name) for state in states], value=start["pair"], label="Model pair",
+            pair_list.choices(states), value=start["pair"], label="Model pair",
             info="Draft model and verifier.", elem_id="pair", filterable=False, min_width=140,
         )  # fmt: skip
         parts.controls["method"] = gr.Dropdown(

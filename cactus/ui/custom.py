@@ -14,7 +14,8 @@ from cactus.pairs.added import ADDED
 from cactus.pairs.given import given_pair
 from cactus.ui.desk import Runs
 from cactus.ui.events import PRIVATE
-from cactus.ui.notes import note, pair_label
+from cactus.ui.notes import note
+from cactus.ui.pair_list import choices
 from cactus.ui.parts import Parts, widget
 from cactus.ui.waiting import Told, told
 
@@ -83,7 +84,7 @@ class CustomHandlers:
 
     def choice(self, name: str) -> Any:
         """The list of pairs as it is now, with this one chosen."""
-        return gr.update(choices=[(pair_label(state), state.name) for state in self.session.states()], value=name)
+        return gr.update(choices=choices(self.session.states()), value=name)
 
     def _loaded(
         self, verifier: str, draft: str, quantize: str, spread: bool, stop: threading.Event

@@ -16,7 +16,7 @@ from cactus.faults import in_words
 from cactus.request import RunRequest
 from cactus.session import STAND_IN_PAIR, silent
 from cactus.trace import Round, Trace
-from cactus.ui import chat, settings, space, stand_in
+from cactus.ui import chat, pair_list, settings, space, stand_in
 from cactus.ui.desk import Desk, Loader, Runs, Show, Starts, Visit
 from cactus.ui.notes import say
 from cactus.ui.view import Shown, View, blank
@@ -36,9 +36,9 @@ class LiveHandlers:
         self.desk = desk
         self._on_gpu = space.gpu(self._stream)
 
-    def pairs(self) -> list[str]:
-        """The names of all pairs."""
-        return [state.name for state in self.session.states()]
+    def pairs(self) -> dict[str, str]:
+        """All pairs by name, and why one cannot be used here; empty where it can."""
+        return pair_list.reasons(self.session.states())
 
     def check(self, *row: Any) -> list[dict[str, Any]]:
         """What is wrong with the controls, said beside each."""

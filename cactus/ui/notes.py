@@ -32,11 +32,16 @@ def pair_note(name: object, states: list[PairState], loader: Loader) -> str:
         return note("unknown pair", bad=True)
     if loader.busy and loader.name == name:
         return note(f"{state.size} · {loader.message}", share=loader.share, busy=True)
-    where = f"loaded on {state.device}" if state.loaded else "not loaded yet: Run loads it"
-    lines = [f"{state.size} · {where}", state.needs]
+    lines = [f"{state.size} · {_where(state)}", state.needs or state.notes]
     if state.name == STAND_IN_PAIR:
         lines += [line for lost in stand_in.missed(states) for line in _missed(lost, states)]
-    return note(*lines, bad=not state.available or len(lines) > 2)
+    return note(*lines, bad=not state.available or not state.usable or len(lines) > 2)
+
+
+def _where(state: PairState) -> str:
+    if not state.usable:
+        return state.state
+    return f"loaded on {state.device}" if state.loaded else "not loaded yet: Run loads it"
 
 
 def _missed(lost: PairState, states: list[PairState]) -> tuple[str, str]:
@@ -51,8 +56,8 @@ def _briefly(reason: str) -> str:
 
 
 def pair_label(state: PairState) -> str:
-    """A pair in the list."""
-    return state.label
+    """A pair in the list, and whether it can be used here."""
+    return state.label if state.usable else f"⊘ {state.label} ({state.state})"
 
 
 def errand(**what: Any) -> str:

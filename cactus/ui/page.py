@@ -8,10 +8,11 @@ from typing import Any
 import gradio as gr
 
 from cactus.trace import Trace
-from cactus.ui import examples, notes, render, settings, stand_in
+from cactus.ui import examples, notes, pair_list, render, settings, stand_in
 from cactus.ui.desk import Desk, Loader, Runs
 from cactus.ui.notes import errand, say
 
+RECOMMENDED = ("draft_length", "temperature", "top_p", "top_k")
 NOTHING_TO_SAVE = "Nothing to save yet: run something first."
 
 
@@ -47,11 +48,18 @@ class PageHandlers:
 
     def restore(self, request: gr.Request) -> list[Any]:
         """The settings of the link the page was opened with; bad ones are ignored, and said to be."""
-        query = dict(request.query_params or {})
-        values, complaints = settings.from_query(query, [state.name for state in self.session.states()])
+        query, states = dict(request.query_params or {}), self.session.states()
+        values, complaints = settings.from_query(query, dict.fromkeys((state.name for state in states), ""))
         note = say("Ignored in the link: " + "; ".join(complaints)) if complaints else gr.skip()
-        updates = [gr.update(value=values[key]) if key in values else gr.skip() for key in settings.control_keys()]
-        return [*updates, note]
+        updates = {key: gr.update(value=value) for key, value in values.items()}
+        updates["pair"] = gr.update(choices=pair_list.choices(states)) | updates.get("pair", {})
+        return [*(updates.get(key, gr.skip()) for key in settings.control_keys()), note]
+
+    def recommend(self, pair: str, before: str, *values: Any) -> list[Any]:
+        """The settings that the chosen pair brings with it, and that pair, to be remembered."""
+        given = dict(zip(RECOMMENDED, values, strict=True))
+        found = pair_list.recommended(self.session.states(), pair, before, given)
+        return [*(gr.update(value=found[key]) if key in found else gr.skip() for key in RECOMMENDED), pair]
 
     def choose(self, name: str) -> list[Any]:
         """The note of a method, and which methods' own controls are to be seen."""

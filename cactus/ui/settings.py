@@ -39,6 +39,9 @@ PROMPT_AS = Parameter(
 )
 TEXTS = ("system", "prompt")
 
+Pairs = Mapping[str, str]
+"""The pairs there are by name, and why one cannot be used here; empty where it can."""
+
 
 @dataclass(frozen=True)
 class Method:
@@ -90,7 +93,7 @@ def defaults() -> dict[str, Any]:
     return {**first, **own, **shared, "seed": SEED.default, **texts}
 
 
-def problems(values: Mapping[str, Any], pairs: Collection[str]) -> dict[str, str]:
+def problems(values: Mapping[str, Any], pairs: Pairs) -> dict[str, str]:
     """What is wrong with which control, in words for the person who set it; empty when all is well."""
     found: dict[str, str] = {}
     for key, check in _checks(values, pairs):
@@ -101,7 +104,7 @@ def problems(values: Mapping[str, Any], pairs: Collection[str]) -> dict[str, str
     return found
 
 
-def to_request(values: Mapping[str, Any], pairs: Collection[str]) -> RunRequest:
+def to_request(values: Mapping[str, Any], pairs: Pairs) -> RunRequest:
     """The run that these values ask for. `ValueError` says what is wrong with the first bad one."""
     wrong = problems(values, pairs)
     if wrong:
@@ -139,7 +142,7 @@ def to_query(values: Mapping[str, Any]) -> str:
     return urlencode(query)
 
 
-def from_query(query: Mapping[str, str], pairs: Collection[str]) -> tuple[dict[str, Any], list[str]]:
+def from_query(query: Mapping[str, str], pairs: Pairs) -> tuple[dict[str, Any], list[str]]:
     """The values a link sets, and a complaint for each one that is ignored."""
     values: dict[str, Any] = {}
     complaints: list[str] = []
@@ -165,9 +168,9 @@ def _put(query: dict[str, Any], name: str, value: Any, usual: Any) -> None:
         query[name] = value
 
 
-def _checks(values: Mapping[str, Any], pairs: Collection[str]) -> Iterator[tuple[str, Any]]:
+def _checks(values: Mapping[str, Any], pairs: Pairs) -> Iterator[tuple[str, Any]]:
     """Each key that matters for the chosen method, with the function that reads its value."""
-    yield "pair", lambda value: _one_of("pair", value, pairs)
+    yield "pair", lambda value: _read_pair(value, pairs)
     yield "method", lambda value: _one_of("method", value, methods())
     for key, parameter in _own(values.get("method")):
         yield key, parameter.check
@@ -189,6 +192,13 @@ def _one_of(what: str, value: Any, allowed: Collection[str]) -> str:
     if not isinstance(value, str) or value not in allowed:
         raise CactusError(f"{what} must be one of {', '.join(allowed)}, got {str(value)[:60]!r}")
     return value
+
+
+def _read_pair(value: Any, pairs: Pairs) -> str:
+    name = _one_of("pair", value, pairs)
+    if pairs[name]:
+        raise CactusError(pairs[name])
+    return name
 
 
 def read_seed(value: Any) -> int | None:
