@@ -41,11 +41,13 @@ def told(
 
 
 def _changes(future: Future[Result], latest: list[Told], every: float) -> Generator[Told]:
-    last, yielded = None, time.monotonic()
+    last: Told = (None, "starting")
+    yielded = time.monotonic()
     done = threading.Event()
     future.add_done_callback(lambda _: done.set())
     while not done.wait(LOOK_SECONDS):
-        if latest and (latest[-1] != last or time.monotonic() - yielded >= every):
-            last, yielded = latest[-1], time.monotonic()
-            latest[:] = [last]
-            yield last
+        now = latest[-1] if latest else last
+        if now != last or time.monotonic() - yielded >= every:
+            last, yielded = now, time.monotonic()
+            latest[:] = [now]
+            yield now
