@@ -184,7 +184,9 @@ class Run:
         reuse, self._reuse = self._reuse, None
         if reuse is None:
             return
-        with self._turn():
+        with self._turn() as mine:
+            if mine is False:  # asked to stop while others have the models: not worth waiting for
+                return
             self._loop.settle()
         reuse.put(self._pair, Caches(self._loop.verifier, self._loop.drafter, self._loop.committed))
 
