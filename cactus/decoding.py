@@ -139,11 +139,11 @@ class Run:
         return round_
 
     @contextmanager
-    def _turn(self) -> Iterator[None]:
+    def _turn(self) -> Iterator[object]:
         asked = time.perf_counter()
-        with self._take_turn():
+        with self._take_turn() as mine:
             self._waited += time.perf_counter() - asked
-            yield
+            yield mine
 
     def _clock(self) -> float:
         """Seconds of a clock that stands still while others have their turns."""
