@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -36,19 +37,25 @@ CORPUS = ["the cat sat on the mat and the dog sat on the cat", "once upon a time
 SPECIAL = ["<|pad|>", "<|start|>", "<|end|>"]
 
 
-@cache
-def tokenizer(template: str | None = TEMPLATE, vocab_size: int = 300) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer of 300 tokens."""
+def trained(special: Sequence[str], vocab_size: int) -> Tokenizer:
+    """A byte-level BPE."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=SPECIAL,
+        special_tokens=list(special),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     bpe.train_from_iterator(CORPUS, trainer)
+    return bpe
+
+
+@cache
+def tokenizer(template: str | None = TEMPLATE, vocab_size: int = 300) -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer of 300 tokens."""
+    bpe = trained(SPECIAL, vocab_size)
     fast = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|end|>", pad_token="<|pad|>")
     fast.chat_template = template
     return fast
@@ -122,7 +129,7 @@ def model(family: str = "llama", seed: int = 0, **changes: Any) -> PreTrainedMod
 def near(family: str = "llama", seed: int = 0, noise: float = 0.02, **changes: Any) -> PreTrainedModel:
     """`model` with its weights disturbed: a draft model that is often, not always, right."""
     made = ARCHITECTURES[family](**{**SIZES, "vocab_size": 300, **changes})
-    made.load_state_dict(model(family, seed).state_dict())
+    made.load_state_dict(model(family, seed, **changes).state_dict())
     generator = torch.Generator().manual_seed(seed + 1)
     with torch.no_grad():
         for parameter in made.parameters():
