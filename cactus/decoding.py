@@ -208,7 +208,7 @@ def _new_loop(pair: ModelPair, prompt: list[int], settings: Settings, caches: Ca
         drafter=caches.drafter,
         writer=_new_writer(pair, settings, caches.verifier.context_length, len(prompt)),
         num_draft_tokens=MAX_DRAFT_TOKENS if settings.num_draft_tokens == AUTO else settings.num_draft_tokens,
-        pace=Paying(pair.costs) if settings.num_draft_tokens == AUTO else Steady(),
+        pace=Paying(pair.costs, settings.rule) if settings.num_draft_tokens == AUTO else Steady(),
         sampling=settings.sampling,
         vocab_size=pair.codec.vocab_size,
         committed=list(prompt),

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from cactus.errors import CactusError
 from cactus.interfaces import CachedModel, DraftContext, FeatureModel, Output, Proposal
+from cactus.transfer import send
 
 
 @dataclass
@@ -29,6 +30,10 @@ class ModelDrafter:
     token_ids: Tensor | None = None
     wants_hidden: bool = False
 
+    def __post_init__(self) -> None:
+        if self.token_ids is not None:
+            self.token_ids = self.token_ids.to(self.model.device)
+
     @property
     def context_length(self) -> int:
         return self.model.context_length
@@ -39,17 +44,11 @@ class ModelDrafter:
             self.model.rewind(len(tokens))
 
     def propose(self, context: DraftContext) -> Proposal:
-        tokens = list(context.committed)
-        start = len(tokens)
-        rows: list[Tensor] = []
-        while len(rows) < context.count:
-            logits = self.model.feed(tokens[self.model.length :]).logits[-1]
-            token, probs = context.choose(widen(logits, self.vocab_size, self.token_ids), tokens)
-            tokens.append(token)
-            rows.append(probs)
-            if token in context.stop_ids or context.enough(float(probs[token])):
-                break
-        return Proposal(tokens[start:], torch.stack(rows))
+        draft = _Draft(context, self.vocab_size, self.token_ids)
+        news: Sequence[int] | Tensor = context.committed[self.model.length :]
+        while not draft.ended:
+            news = draft.add(self.model.feed(news).logits[-1])
+        return draft.proposal()
 
     def rewind(self, length: int) -> None:
         self.model.rewind(min(length, self.model.length))
@@ -78,19 +77,15 @@ class FeatureDrafter:
         self._read(tokens, hidden)
 
     def propose(self, context: DraftContext) -> Proposal:
-        tokens = list(context.committed)
-        start = len(tokens)
-        output = self._read(tokens, context.hidden)
-        rows: list[Tensor] = []
+        draft = _Draft(context, self.vocab_size, self.token_ids)
+        output = self._read(context.committed, context.hidden)
         while output is not None:
-            token, probs = context.choose(widen(output.logits[-1], self.vocab_size, self.token_ids), tokens)
-            tokens.append(token)
-            rows.append(probs)
-            if len(rows) == context.count or token in context.stop_ids or context.enough(float(probs[token])):
+            token = draft.add(output.logits[-1])
+            if draft.ended:
                 break
             assert output.hidden is not None
-            output = self.model.feed([token], output.hidden[-1:])
-        return Proposal(tokens[start:], torch.stack(rows) if rows else torch.empty(0, self.vocab_size))
+            output = self.model.feed(token, output.hidden[-1:])
+        return draft.proposal()
 
     def rewind(self, length: int) -> None:
         """Estimates go in any case; `length` tokens have `length` - 1 pairs. Lost pairs need their states again."""
@@ -114,16 +109,47 @@ class FeatureDrafter:
         return output
 
 
-def widen(logits: Tensor, vocab_size: int, token_ids: Tensor | None) -> Tensor:
-    """A draft model's logits over the verifier's vocabulary [vocab]: what it cannot draft gets probability 0."""
-    if token_ids is None and len(logits) >= vocab_size:
-        return logits[:vocab_size]
-    wide = logits.new_full((vocab_size,), float("-inf"))
+class _Draft:
+    """The tokens of a round as they are drawn, on the device, and what each was drawn from."""
+
+    def __init__(self, context: DraftContext, vocab_size: int, token_ids: Tensor | None) -> None:
+        self.ended = context.count == 0
+        self._context, self._vocab_size, self._token_ids = context, vocab_size, token_ids
+        self._columns: list[Tensor] = []
+        self._rows: list[Tensor] = []
+
+    def add(self, logits: Tensor) -> Tensor:
+        """Draw one more by its logits [k]: the token [1]."""
+        column, probs = self._context.choose(logits[: self._vocab_size], self._token_ids)
+        self._columns.append(column)
+        self._rows.append(probs)
+        token = column if self._token_ids is None else self._token_ids[column]
+        enough = self._context.enough
+        self.ended = len(self._rows) == self._context.count or (enough is not None and enough(token, probs[column]))
+        return token
+
+    def proposal(self) -> Proposal:
+        if not self._rows:
+            return no_proposal(self._vocab_size, None if self._token_ids is None else self._token_ids.device)
+        columns, rows = torch.cat(self._columns), torch.stack(self._rows)
+        tokens = columns if self._token_ids is None else self._token_ids[columns]
+        return Proposal(tokens, widen(rows, self._vocab_size, self._token_ids), self._token_ids, columns)
+
+
+def no_proposal(vocab_size: int, device: torch.device | None = None) -> Proposal:
+    """Nothing drafted."""
+    return Proposal(torch.empty(0, dtype=torch.long, device=device), torch.empty(0, vocab_size, device=device))
+
+
+def widen(rows: Tensor, vocab_size: int, token_ids: Tensor | None) -> Tensor:
+    """Distributions [m, k] over the verifier's vocabulary [m, vocab]: what cannot be drafted has probability 0."""
+    if token_ids is None and rows.shape[-1] == vocab_size:
+        return rows
+    wide = rows.new_zeros(len(rows), vocab_size)
     if token_ids is None:
-        wide[: len(logits)] = logits
-    else:
-        wide[token_ids] = logits
-    return wide
+        wide[:, : rows.shape[-1]] = rows
+        return wide
+    return wide.scatter_(-1, token_ids.expand(len(rows), -1), rows)
 
 
 @dataclass
@@ -154,9 +180,10 @@ class PromptLookup:
     def propose(self, context: DraftContext) -> Proposal:
         self._index(context.committed)
         tokens = self._continuation(context.committed, context.count)
-        ends = (token in context.stop_ids or context.enough(1.0) for token in tokens)
-        stop = next((i + 1 for i, end in enumerate(ends) if end), len(tokens))
-        return Proposal(tokens[:stop], self._one_hot(tokens[:stop]))
+        enough = context.enough or (lambda token, draft_prob: False)
+        stop = next((i + 1 for i, token in enumerate(tokens) if enough(token, 1.0)), len(tokens))
+        drafted = send(tokens[:stop], self.device)
+        return Proposal(drafted, self._one_hot(drafted))
 
     def rewind(self, length: int) -> None:
         """Only committed tokens are ever indexed: they are forgotten, all of them, where a text is left for another."""
@@ -178,8 +205,5 @@ class PromptLookup:
                 return list(tokens[start : start + count])
         return []
 
-    def _one_hot(self, tokens: list[int]) -> Tensor:
-        probs = torch.zeros(len(tokens), self.vocab_size, device=self.device)
-        rows = torch.arange(len(tokens), device=self.device)
-        probs[rows, torch.tensor(tokens, dtype=torch.long, device=self.device)] = 1.0
-        return probs
+    def _one_hot(self, tokens: Tensor) -> Tensor:
+        return torch.zeros(len(tokens), self.vocab_size, device=self.device).scatter_(-1, tokens[:, None], 1.0)

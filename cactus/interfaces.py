@@ -15,8 +15,9 @@ from cactus.pace import StepCosts
 Prompt = str | Sequence[dict[str, str]] | Sequence[int]
 """Text (one user turn), chat messages with role and content, or token ids used as they are."""
 
-Choose = Callable[[Tensor, Sequence[int]], tuple[int, Tensor]]
-"""(logits[vocab], tokens before it) -> (drawn token, the float32 distribution [vocab] it was drawn from)."""
+Choose = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
+"""(logits [k], the ids [k] of their tokens or None if they are 0 to k - 1) -> (the column drawn [1], the float32
+distribution [k] it was drawn from)."""
 
 Turn = Callable[[], AbstractContextManager[object]]
 """Entered around every use of the models, a round or less: between two of them, others may use them."""
@@ -42,7 +43,7 @@ class CachedModel(Protocol):
     @property
     def device(self) -> torch.device: ...
 
-    def feed(self, tokens: Sequence[int], keep: int = 1, want_hidden: bool = False) -> Output:
+    def feed(self, tokens: Sequence[int] | Tensor, keep: int = 1, want_hidden: bool = False) -> Output:
         """Append `tokens` (at least one) to the cache; logits of the last `keep` of them."""
 
     def rewind(self, length: int) -> None:
@@ -61,7 +62,7 @@ class FeatureModel(Protocol):
     @property
     def context_length(self) -> int: ...
 
-    def feed(self, tokens: Sequence[int], features: Tensor) -> Output:
+    def feed(self, tokens: Sequence[int] | Tensor, features: Tensor) -> Output:
         """Append pairs (features [fed, hidden]); logits [1, vocab] of the last, estimated hidden states of all."""
 
     def rewind(self, length: int) -> None:
@@ -72,26 +73,31 @@ class FeatureModel(Protocol):
 class DraftContext:
     """What a drafter gets each round.
 
-    `committed`: prompt and emitted tokens; at most `count` tokens are wanted; drafting ends behind a token of
-    `stop_ids`. `hidden`: the verifier's last hidden states [new, hidden] of the committed tokens fed since the last
-    round (all but the newest token), for a drafter with `wants_hidden`. `enough`: to be asked behind each drafted
-    token, with the probability it was drawn with; if so, drafting ends there.
+    `committed`: prompt and emitted tokens; at most `count` tokens are wanted. `hidden`: the verifier's last hidden
+    states [new, hidden] of the committed tokens fed since the last round (all but the newest token), for a drafter
+    with `wants_hidden`. `enough`: to be asked behind each drafted token, with the token and the probability it was
+    drawn with; if so, drafting ends there. None: nobody looks, so tokens are not waited for.
     """
 
     committed: Sequence[int]
     count: int
     choose: Choose
-    stop_ids: frozenset[int] = frozenset()
     hidden: Tensor | None = None
-    enough: Callable[[float], bool] = lambda draft_prob: False
+    enough: Callable[[int | Tensor, float | Tensor], bool] | None = None
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """Drafted tokens and, row by row, the distributions [m, vocab] they were really drawn from."""
+    """Drafted tokens [m] and, row by row, the distributions [m, vocab] they were really drawn from.
 
-    tokens: list[int]
+    token_ids: the tokens [k] that can be drafted, None for all or if unknown; columns: where among them the drafted
+    ones stand [m].
+    """
+
+    tokens: Tensor
     probs: Tensor
+    token_ids: Tensor | None = None
+    columns: Tensor | None = None
 
 
 class Drafter(Protocol):

@@ -12,19 +12,22 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from cactus.acceptance import Rule
-from cactus.evidence import gather_evidence
+from cactus.clock import Clock, wait
+from cactus.drafters import no_proposal
+from cactus.evidence import found, work_out
 from cactus.interfaces import CachedModel, DraftContext, Drafter, Proposal, Turn
 from cactus.pace import Pace, Steady
 from cactus.records import TokenWriter
-from cactus.sampling import SamplingParams, draw, probs_from_logits
+from cactus.sampling import NonFiniteLogits, SamplingParams, check_finite, distribution, pick
+from cactus.seen import Seen
 from cactus.text import StopStrings
 from cactus.trace import Round, Token
+from cactus.transfer import read, send
 from cactus.verdict import judge
 
 PREFILL_CHUNK = 512
@@ -52,6 +55,11 @@ class Loop:
     pace: Pace = field(default_factory=Steady)
     rounds_done: int = 0
     hidden: list[Tensor] = field(default_factory=list)
+    remote: bool = field(init=False)  # whether a look at a number waits for the device
+
+    def __post_init__(self) -> None:
+        self.remote = self.verifier.device.type != "cpu"
+        self._seen = Seen(self.vocab_size, self.verifier.device, self.sampling.repetition_penalty != 1.0)
 
     def prefill(self, should_stop: Callable[[], bool], turn: Turn = nullcontext) -> bool:
         """Read the prompt but its last token, in chunks, each in a turn; False if stopped meanwhile."""
@@ -60,6 +68,7 @@ class Loop:
                 if should_stop():
                     return False
                 self._read_chunk()
+                wait(self.verifier.device)
         return True
 
     def _read_chunk(self) -> None:
@@ -72,33 +81,38 @@ class Loop:
             self.drafter.prefill(self.committed[:end], self._take_hidden())
 
     def step(self) -> Round:
-        """One round."""
-        clock = [time.perf_counter()]
+        """One round. Nothing is read from the device before `read`, unless the pace looks at every drafted token."""
+        clock = Clock(self.verifier.device)
+        self._seen.begin(self.committed)
         proposal = self._propose()
-        clock.append(time.perf_counter())
-        drafted = proposal.tokens
-        logits = self._feed(self.committed[self.verifier.length :] + drafted, keep=len(drafted) + 1)
-        clock.append(time.perf_counter())
-        verifier_probs = self._probs(logits, drafted)
-        verdict = judge(self.rule, drafted, proposal.probs, verifier_probs, self.judge_generator)
-        clock.append(time.perf_counter())
-        evidence = gather_evidence(self.rule, verdict, drafted, proposal.probs, verifier_probs)
-        tokens = self.writer.write(drafted, verdict, evidence)
-        clock.append(time.perf_counter())
+        clock.mark()
+        logits = self._verify(proposal.tokens)
+        clock.mark()
+        verifier_probs = self._probs(logits, proposal.tokens)
+        verdict = judge(self.rule, proposal.tokens, proposal.probs, verifier_probs, self.judge_generator)
+        clock.mark()
+        evidence = work_out(self.rule, verdict, proposal, verifier_probs, ahead=self.remote)
+        clock.mark()
+        columns = read(*evidence)
+        draft, verify, judging, working = clock.seconds()
+        began = time.perf_counter()
+        findings = found(*columns)
+        if not findings.sound:
+            _refuse(logits)
+        tokens = self.writer.write(findings)
+        written = time.perf_counter()
         accepted = sum(token.status == "accepted" for token in tokens)
-        self.pace.learn(verdict.accept_probs[: verdict.accepted + 1], verdict.accepted + 1)
+        self.pace.learn(findings.accept_probs, findings.accepted + 1)
         self._commit(tokens, accepted)
-        clock.append(time.perf_counter())
-        draft, verify, judging, record, commit = (end - start for start, end in pairwise(clock))
         self.rounds_done += 1
         return Round(
             index=self.rounds_done - 1,
-            num_draft_tokens=len(drafted),
+            num_draft_tokens=len(findings.drafted),
             accepted_length=accepted,
             draft_seconds=draft,
             verify_seconds=verify,
-            judge_seconds=judging + commit,
-            record_seconds=record,
+            judge_seconds=judging + time.perf_counter() - written,
+            record_seconds=working + written - began,
             tokens=tuple(tokens),
         )
 
@@ -117,12 +131,14 @@ class Loop:
     def _propose(self) -> Proposal:
         room = self._draft_room()
         if self.drafter is None or room == 0:
-            return Proposal([], torch.empty(0, self.vocab_size))
+            return no_proposal(self.vocab_size, self.verifier.device)
         self.pace.begin()
-        context = DraftContext(
-            self.committed, room, self._choose, self.writer.eos_ids, self._take_hidden(), self.pace.enough
-        )
-        return self.drafter.propose(context)
+        enough = self._enough if self.pace.looks or not self.remote else None
+        return self.drafter.propose(DraftContext(self.committed, room, self._choose, self._take_hidden(), enough))
+
+    def _enough(self, token: int | Tensor, draft_prob: float | Tensor) -> bool:
+        """Whether drafting ends behind this token: at the end of a text, or where more would not pay."""
+        return int(token) in self.writer.eos_ids or (self.pace.looks and self.pace.enough(float(draft_prob)))
 
     def _take_hidden(self) -> Tensor | None:
         """Of the tokens fed since it was last taken."""
@@ -130,23 +146,27 @@ class Loop:
         self.hidden.clear()
         return hidden
 
-    def _choose(self, logits: Tensor, before: Sequence[int]) -> tuple[int, Tensor]:
-        probs = probs_from_logits(logits[None], self.sampling, [before])[0]  # [vocab]
-        return draw(probs, self.draft_generator), probs
+    def _choose(self, logits: Tensor, token_ids: Tensor | None) -> tuple[Tensor, Tensor]:
+        probs = distribution(logits, self.sampling, self._seen.by_draft(len(logits), token_ids))  # [k]
+        column = pick(probs, self.draft_generator)
+        self._seen.add(column if token_ids is None else token_ids[column])
+        return column, probs
 
-    def _feed(self, tokens: Sequence[int], keep: int) -> Tensor:
+    def _verify(self, drafted: Tensor) -> Tensor:
+        """The verifier's logits [m + 1, columns] behind the committed tokens and each drafted one."""
+        fresh = send(self.committed[self.verifier.length :], self.verifier.device)
+        return self._feed(torch.cat([fresh, drafted]), keep=len(drafted) + 1)
+
+    def _feed(self, tokens: Sequence[int] | Tensor, keep: int) -> Tensor:
         wants_hidden = self.drafter is not None and self.drafter.wants_hidden
         output = self.verifier.feed(tokens, keep=keep, want_hidden=wants_hidden)
         if output.hidden is not None:
             self.hidden.append(output.hidden)
         return output.logits
 
-    def _probs(self, logits: Tensor, drafted: list[int]) -> Tensor:
+    def _probs(self, logits: Tensor, drafted: Tensor) -> Tensor:
         """Processed distributions [m + 1, vocab]; each row has seen the drafted tokens before it."""
-        contexts: list[Sequence[int]] | None = None
-        if self.sampling.repetition_penalty != 1.0:
-            contexts = [self.committed + drafted[:i] for i in range(len(drafted) + 1)]
-        return probs_from_logits(logits[:, : self.vocab_size], self.sampling, contexts)
+        return distribution(logits[:, : self.vocab_size], self.sampling, self._seen.by_verifier(drafted))
 
     def _commit(self, tokens: list[Token], accepted: int) -> None:
         """Keep what was emitted: the text, the caches, the hidden states, and what the rule has spent."""
@@ -187,3 +207,9 @@ class Loop:
             judge_generator=torch.Generator(self.verifier.device).manual_seed(0),
             hidden=[],
         )
+
+
+def _refuse(logits: Tensor) -> None:
+    """Say what is wrong where a token came of no distribution; the verifier's logits are at hand."""
+    check_finite(logits)
+    raise NonFiniteLogits("the draft model's logits contain NaN or infinity, or the rule left nothing to draw from")

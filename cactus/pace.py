@@ -11,11 +11,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Protocol
 
+import torch
+
+from cactus.acceptance import Rule
+
 GRADES = 6  # of the drafter's confidence: above 1/2, above 1/4, ...
-FIRST_GUESS = 0.6  # accept probability before anything is known
-GUESS_WEIGHT = 4.0  # judged tokens that the first guess counts for
+# What a verifier makes of a drafted token's probability, about equally often: seen on two pairs of very unequal draft
+# models. With it a rule says by itself how lenient it is, before a token was judged.
+USUAL_RATIOS = (0.003, 0.1, 0.5, 1.0, 2.0)
+GUESS_WEIGHT = 3.0  # judged tokens that a first guess counts for
 
 
 @dataclass(frozen=True)
@@ -26,9 +33,23 @@ class StepCosts:
     verify: float
     verify_more: float
 
+    def round(self, drafted: int) -> float:
+        """A round with so many drafted tokens."""
+        return self.verify + drafted * self.step
+
+    @property
+    def step(self) -> float:
+        """One more drafted token: a draft step, and its place in the verifier's pass."""
+        return self.draft + self.verify_more
+
 
 class Pace(Protocol):
-    """Asked by the loop; `learn` hears the accept probabilities of a round's judged tokens."""
+    """Asked by the loop; `learn` hears the accept probabilities of a round's judged tokens.
+
+    looks: whether `enough` has to be asked behind every drafted token.
+    """
+
+    looks: bool
 
     def begin(self) -> None:
         """A round begins."""
@@ -42,6 +63,8 @@ class Pace(Protocol):
 class Steady:
     """Never enough: the limit decides."""
 
+    looks = False
+
     def begin(self) -> None: ...
 
     def enough(self, draft_prob: float) -> bool:
@@ -50,18 +73,41 @@ class Steady:
     def learn(self, accept_probs: Sequence[float], emitted: int) -> None: ...
 
 
-@dataclass
-class _Mean:
-    total: float = FIRST_GUESS * GUESS_WEIGHT
-    count: float = GUESS_WEIGHT
+class Chances:
+    """How likely drafted tokens are to pass, by the probability they were drawn with.
 
-    def add(self, value: float) -> None:
-        self.total += value
-        self.count += 1
+    A rule's own first guess for each grade of it, corrected by what was judged: in each grade, and by how much more or
+    less was refused over all grades than the guesses had said. The latter helps where little was seen yet.
+    """
+
+    def __init__(self, rule: Rule) -> None:
+        self._guesses = first_guesses(rule)
+        self._passed = [0.0] * GRADES
+        self._judged = [0.0] * GRADES
+        self._refused = self._expected = GUESS_WEIGHT  # to be refused, over all grades
+        guess = sum(self._guesses) / GRADES
+        self._all_passed, self._all_judged = GUESS_WEIGHT * guess, GUESS_WEIGHT
 
     @property
-    def value(self) -> float:
-        return self.total / self.count
+    def mean(self) -> float:
+        """Of a token not yet drawn."""
+        return self._all_passed / self._all_judged
+
+    def of(self, draft_prob: float) -> float:
+        """Of a token drawn with this probability."""
+        grade = _grade(draft_prob)
+        guess = 1 - min(1.0, (1 - self._guesses[grade]) * self._refused / self._expected)
+        return (self._passed[grade] + GUESS_WEIGHT * guess) / (self._judged[grade] + GUESS_WEIGHT)
+
+    def learn(self, draft_prob: float, accept_prob: float) -> None:
+        """A token drawn with this probability was accepted with that one."""
+        grade = _grade(draft_prob)
+        self._passed[grade] += accept_prob
+        self._judged[grade] += 1
+        self._refused += 1 - accept_prob
+        self._expected += 1 - self._guesses[grade]
+        self._all_passed += accept_prob
+        self._all_judged += 1
 
 
 @dataclass
@@ -74,34 +120,54 @@ class Paying:
     """
 
     costs: StepCosts
-    _grades: list[_Mean] = field(default_factory=lambda: [_Mean() for _ in range(GRADES)])
-    _all: _Mean = field(default_factory=_Mean)
+    rule: Rule
+    looks: bool = True
     _drafted: list[float] = field(default_factory=list)  # this round's draft probabilities
     _reach: float = 1.0  # expected probability that all of them pass
-    _seconds: float = 0.0
-    _tokens: float = 0.0
 
     def __post_init__(self) -> None:
-        self._spend(2, 1 + 2 * FIRST_GUESS)  # as if a round had been made
+        self._chances = Chances(self.rule)
+        # As if a round had been made of the length that is best for the first guess.
+        most = max(range(1, 17), key=lambda count: self._tokens_of(count) / max(self.costs.round(count), TINY))
+        self._seconds, self._tokens = self.costs.round(most), self._tokens_of(most)
 
     def begin(self) -> None:
         self._drafted, self._reach = [], 1.0
 
     def enough(self, draft_prob: float) -> bool:
         self._drafted.append(draft_prob)
-        self._reach *= self._grades[_grade(draft_prob)].value
-        gain = self._reach * self._all.value * self._seconds / self._tokens
-        return gain < self.costs.draft + self.costs.verify_more
+        self._reach *= self._chances.of(draft_prob)
+        return self._reach * self._chances.mean * self._seconds / self._tokens < self.costs.step
 
     def learn(self, accept_probs: Sequence[float], emitted: int) -> None:
         for draft_prob, accept_prob in zip(self._drafted, accept_probs, strict=False):
-            self._grades[_grade(draft_prob)].add(accept_prob)
-            self._all.add(accept_prob)
-        self._spend(len(self._drafted), emitted)
-
-    def _spend(self, drafted: int, emitted: float) -> None:
-        self._seconds += self.costs.verify + drafted * (self.costs.draft + self.costs.verify_more)
+            self._chances.learn(draft_prob, accept_prob)
+        self._seconds += self.costs.round(len(self._drafted))
         self._tokens += emitted
+
+    def _tokens_of(self, count: int) -> float:
+        """Expected tokens of a round with so many drafted ones."""
+        return sum(self._chances.mean**passed for passed in range(count + 1))
+
+
+TINY = 1e-12
+
+
+@cache
+def first_guesses(rule: Rule) -> tuple[float, ...]:
+    """Mean accept probability under the rule, by grade, were the verifier's probability one of `USUAL_RATIOS` of the
+    drafter's."""
+    return tuple(
+        sum(_accept_prob(rule, 0.75 / 2**grade, ratio) for ratio in USUAL_RATIOS) / len(USUAL_RATIOS)
+        for grade in range(GRADES)
+    )
+
+
+def _accept_prob(rule: Rule, draft_prob: float, ratio: float) -> float:
+    """Of a token of this probability, where there is but one other token."""
+    verifier_prob = min(draft_prob * ratio, 1.0)
+    draft, verifier = (torch.tensor([[prob, 1 - prob]]) for prob in (draft_prob, verifier_prob))
+    return rule.accept_probs(draft, verifier, torch.tensor([0])).item()
 
 
 def _grade(draft_prob: float) -> int:

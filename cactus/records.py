@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cactus.evidence import Evidence, Top
+from cactus.evidence import Evidence, Findings, Top
 from cactus.text import REPLACEMENT, StopStrings, TextStream
 from cactus.trace import Status, StopReason, Token, TopToken
-from cactus.verdict import Verdict
 
 
 @dataclass
@@ -40,18 +39,16 @@ class TokenWriter:
         """Tokens the run may still emit."""
         return self.max_new_tokens - self.emitted
 
-    def write(self, drafted: Sequence[int], verdict: Verdict, evidence: list[Evidence]) -> list[Token]:
-        """Records of one round, in drafted order; the drawn token last unless the run stopped before it.
-
-        `evidence` has an entry for each drafted token and one for the drawn token.
-        """
+    def write(self, findings: Findings) -> list[Token]:
+        """Records of one round, in drafted order; the drawn token last unless the run stopped before it."""
+        drafted, evidence = findings.drafted, findings.evidence
         records = []
-        for token, numbers in zip(drafted[: verdict.accepted], evidence, strict=False):
+        for token, numbers in zip(drafted[: findings.accepted], evidence, strict=False):
             records.append(self._emit(token, "accepted", numbers))
             if self.stop_reason:
                 return records + self._unused(drafted, evidence, len(records), rejected=False)
-        records += self._unused(drafted, evidence, verdict.accepted, verdict.rejected)
-        records.append(self._emit(verdict.drawn, _drawn_status(drafted, verdict), evidence[-1]))
+        records += self._unused(drafted, evidence, findings.accepted, findings.rejected)
+        records.append(self._emit(findings.drawn, _drawn_status(findings), evidence[-1]))
         return records
 
     def _emit(self, token: int, status: Status, evidence: Evidence) -> Token:
@@ -99,10 +96,10 @@ class TokenWriter:
         return self._names[token]
 
 
-def _drawn_status(drafted: Sequence[int], verdict: Verdict) -> Status:
-    if not drafted:
+def _drawn_status(findings: Findings) -> Status:
+    if not findings.drafted:
         return "sampled"
-    return "recovered" if verdict.rejected else "bonus"
+    return "recovered" if findings.rejected else "bonus"
 
 
 def _unjudged(evidence: Evidence) -> Evidence:

@@ -23,7 +23,7 @@ from cactus.divergence import wide
 NUCLEUS_HEAD = 1024  # a nucleus within this many tokens is found without sorting the rest,
 NUCLEUS_GROWTH = 8  # else this many times more are looked at
 COLDEST = 1e-30  # colder is the same in float32, and would divide by 0
-REDRAWS = 8
+SPARES = 3  # further draws, should rounding make one impossible
 
 
 class NonFiniteLogits(ValueError):
@@ -72,15 +72,28 @@ def probs_from_logits(
     `contexts` holds the token ids seen before each row, for the repetition penalty alone. A
     logit of −inf rules a token out; NaN, +inf, or a row of nothing but −inf is refused.
     """
-    logits = logits.float()
     check_finite(logits)
+    seen = None
     if params.repetition_penalty != 1.0 and contexts is not None:
-        logits = penalised(logits, contexts, params.repetition_penalty)
+        seen = seen_tokens(contexts, logits).view_as(logits)
+    return distribution(logits, params, seen)
+
+
+def distribution(logits: Tensor, params: SamplingParams, seen: Tensor | None = None) -> Tensor:
+    """`probs_from_logits` without a look at the numbers, so that nothing waits for them.
+
+    `seen` [..., vocab]: whether a token came before, for the repetition penalty. A row that would be refused is
+    nothing but NaN.
+    """
+    logits = logits.float()
+    if params.repetition_penalty != 1.0 and seen is not None:
+        logits = penalised(logits, seen, params.repetition_penalty)
+    peak = logits.amax(-1, keepdim=True)  # NaN and +inf win a maximum; a row of −inf has −inf
     if params.temperature == 0.0:
-        best = logits.argmax(-1, keepdim=True)
-        return torch.zeros_like(logits).scatter_(-1, best, 1.0)
+        best, sure = logits.argmax(-1, keepdim=True), peak - peak + 1.0  # NaN where the peak is no finite number
+        return (torch.zeros_like(logits) * sure).scatter_(-1, best, sure)
     # From the row's maximum, so that no temperature can overflow; one copy, then in place.
-    logits = (logits - logits.amax(-1, keepdim=True)).div_(max(params.temperature, COLDEST))
+    logits = (logits - peak).div_(max(params.temperature, COLDEST))
     return _truncated(logits, params)
 
 
@@ -99,18 +112,21 @@ def check_finite(logits: Tensor) -> None:
     )
 
 
-def penalised(logits: Tensor, contexts: Sequence[Sequence[int]], penalty: float) -> Tensor:
+def seen_tokens(contexts: Sequence[Sequence[int]], logits: Tensor) -> Tensor:
+    """Which tokens came before each row of logits: bool [rows, vocab]."""
+    vocab, count = logits.shape[-1], logits.shape[:-1].numel()
+    if len(contexts) != count:
+        raise ValueError(f"contexts must hold {count} rows of token ids, got {len(contexts)}")
+    seen = torch.zeros(count, vocab, dtype=torch.bool, device=logits.device)
+    for row, context in zip(seen, contexts, strict=True):
+        known = [token for token in set(context) if 0 <= token < vocab]
+        row[torch.tensor(known, dtype=torch.long, device=row.device)] = True
+    return seen
+
+
+def penalised(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
     """Seen tokens' logits divided by the penalty where positive, multiplied where negative."""
-    vocab = logits.shape[-1]
-    rows = logits.reshape(-1, vocab).clone()  # [rows, vocab]
-    if len(contexts) != len(rows):
-        raise ValueError(f"contexts must hold {len(rows)} rows of token ids, got {len(contexts)}")
-    for row, context in zip(rows, contexts, strict=True):
-        seen = [token for token in set(context) if 0 <= token < vocab]
-        ids = torch.tensor(seen, dtype=torch.long, device=row.device)
-        values = row[ids]
-        row[ids] = torch.where(values < 0, values * penalty, values / penalty)
-    return rows.view_as(logits)
+    return torch.where(seen, torch.where(logits < 0, logits * penalty, logits / penalty), logits)
 
 
 def _truncated(logits: Tensor, params: SamplingParams) -> Tensor:
@@ -135,7 +151,8 @@ def nucleus_cutoff(probs: Tensor, top_p: float) -> Tensor:
     It is the first, by falling probability, at which the running mass reaches top_p.
     """
     vocab = probs.shape[-1]
-    size = min(NUCLEUS_HEAD, vocab)
+    # On an accelerator sorting is cheaper than the wait to see whether it was needed.
+    size = min(NUCLEUS_HEAD, vocab) if probs.device.type == "cpu" else vocab
     while True:
         head = probs.topk(size, dim=-1).values  # [..., size], falling
         mass = wide(head).cumsum(-1)
@@ -148,22 +165,32 @@ def nucleus_cutoff(probs: Tensor, top_p: float) -> Tensor:
 
 def draw(probs: Tensor, generator: torch.Generator) -> int:
     """One token id from [vocab] probabilities; never one of probability 0."""
+    total = wide(probs).sum().item()
+    if not (math.isfinite(total) and total > 0):
+        raise ValueError(f"cannot draw from probabilities that sum to {total}")
+    token = int(pick(probs, generator))
+    if not probs[token] > 0:
+        raise RuntimeError(f"no token of positive probability in {1 + SPARES} draws")
+    return token
+
+
+def pick(probs: Tensor, generator: torch.Generator) -> Tensor:
+    """`draw` without a look at the numbers, so that nothing waits for them: an id [1].
+
+    The id has probability 0 only where `draw` would refuse; whoever reads it must check.
+    """
     mass = wide(probs).cumsum(0)
-    total = mass[-1]
-    if not (bool(total.isfinite()) and total > 0):
-        raise ValueError(f"cannot draw from probabilities that sum to {total.item()}")
-    for _ in range(REDRAWS):
-        target = uniforms(1, generator).to(mass) * total
-        token = int(torch.searchsorted(mass, target, right=True))
-        # By construction the token has probability, but for rounding at the end: never trust it.
-        if token < len(probs) and probs[token] > 0:
-            return token
-    raise RuntimeError(f"no token of positive probability in {REDRAWS} draws")
+    targets = uniforms(1 + SPARES, generator).to(mass) * mass[-1]
+    tokens = torch.searchsorted(mass, targets, right=True).clamp_(max=len(probs) - 1)
+    # By construction a token has probability, but for rounding at the end: never trust it, take the first that has.
+    first = (probs[tokens] > 0).int().argmax(0, keepdim=True)
+    return tokens[first]
 
 
 def uniforms(count: int, generator: torch.Generator) -> Tensor:
-    """float64 numbers in [0, 1): [count]."""
-    return torch.rand(count, generator=generator, dtype=torch.float64, device=generator.device)
+    """Numbers in [0, 1), float64 where the device has it: [count]."""
+    kind = torch.float32 if generator.device.type == "mps" else torch.float64
+    return torch.rand(count, generator=generator, dtype=kind, device=generator.device)
 
 
 def _number(name: str, value: Any, low: float, high: float, above: bool = False) -> float:

@@ -1,38 +1,38 @@
 """The verdict on one round: which drafted tokens pass, and what is drawn after them.
 
-Pure tensors: knows rules and distributions, nothing of models, text or time. `evidence` gathers the numbers behind a
-verdict for the trace.
+Pure tensors, and nothing waits for them: knows rules and distributions, nothing of models, text or time. `evidence`
+reads a verdict together with the numbers behind it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from cactus.acceptance import Rule
-from cactus.sampling import draw, uniforms
+from cactus.sampling import pick, uniforms
 
 
 @dataclass(frozen=True)
 class Verdict:
     """`accepted` drafted tokens pass; `drawn` is the recovered token after a rejection, else the bonus token.
 
-    `accept_probs` and `uniforms` [m]: token i passes iff uniforms[i] < accept_probs[i] and all before it passed.
+    `drawn_prob`: of the drawn token in what it was drawn from. Token i passes iff uniforms[i] < accept_probs[i] and
+    all before it passed.
     """
 
-    accepted: int
-    drawn: int
-    rejected: bool
-    accept_probs: list[float]
-    uniforms: list[float]
+    accepted: Tensor  # [1]
+    drawn: Tensor  # [1]
+    drawn_prob: Tensor  # [1]
+    accept_probs: Tensor  # [m]
+    uniforms: Tensor  # [m]
 
 
 def judge(
     rule: Rule | None,
-    draft_tokens: Sequence[int],
+    draft_tokens: Tensor,  # [m]
     draft_probs: Tensor,  # [m, vocab]
     verifier_probs: Tensor,  # [m + 1, vocab]
     generator: torch.Generator,
@@ -40,23 +40,18 @@ def judge(
     """Judge the drafted tokens in order and draw the token behind them. `rule` may be None only for m = 0."""
     count = len(draft_tokens)
     if rule is None or count == 0:
-        return Verdict(0, draw(verifier_probs[0], generator), False, [], [])
-    tokens = torch.as_tensor(draft_tokens, device=draft_probs.device)  # [m]
-    judged_probs = verifier_probs[:count]
-    accept, chances = unit(rule.accept_probs(draft_probs, judged_probs, tokens)), uniforms(count, generator).tolist()
-    accepted = next((i for i in range(count) if not chances[i] < accept[i]), count)
-    aim = verifier_probs[accepted]
-    if accepted < count:
-        standing = rule.at(draft_probs, judged_probs, tokens, accepted)
-        aim = standing.recovery_probs(draft_probs[accepted], aim, draft_tokens[accepted])
-    return Verdict(accepted, draw(aim, generator), accepted < count, accept, chances)
+        none = verifier_probs.new_empty(0)
+        return _drawn(draft_tokens.new_zeros(1), verifier_probs[0], none, none, generator)
+    judged = draft_probs, verifier_probs[:count], draft_tokens
+    accept = rule.accept_probs(*judged).clamp(0, 1)  # sums in float32 may overshoot 1 by rounding
+    chances = uniforms(count, generator).to(accept.device)
+    accepted = (chances < accept).long().cumprod(0).sum(0, keepdim=True)  # [1]
+    # Both what a rejection is recovered from and the bonus: which of them counts is not known here.
+    recovery = rule.recovery_at(*judged, accepted.clamp(max=count - 1))
+    aim = torch.where(accepted < count, recovery, verifier_probs[count])
+    return _drawn(accepted, aim, accept, chances, generator)
 
 
-def clamp(value: float) -> float:
-    """A probability; sums in float32 may overshoot 1 by rounding."""
-    return min(1.0, max(0.0, value))
-
-
-def unit(values: Tensor) -> list[float]:
-    """Probabilities as numbers."""
-    return [clamp(value) for value in values.tolist()]
+def _drawn(accepted: Tensor, aim: Tensor, accept: Tensor, chances: Tensor, generator: torch.Generator) -> Verdict:
+    drawn = pick(aim, generator)
+    return Verdict(accepted, drawn, aim[drawn], accept, chances)

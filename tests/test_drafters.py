@@ -11,30 +11,30 @@ from cactus.drafters import ModelDrafter, PromptLookup
 from cactus.errors import CactusError
 from cactus.interfaces import DraftContext, Output
 from cactus.models import HFModel
-from cactus.sampling import draw, probs_from_logits
+from cactus.sampling import pick, probs_from_logits
 
 
 def lookup(**options) -> PromptLookup:
     return PromptLookup(20, torch.device("cpu"), **options)
 
 
-def propose(drafter, tokens, count=4, stop_ids=frozenset()):
-    return drafter.propose(DraftContext(tokens, count, None, stop_ids))
+def propose(drafter, tokens, count=4, enough=None):
+    return drafter.propose(DraftContext(tokens, count, None, enough=enough))
 
 
 def test_prompt_lookup_proposes_what_followed_the_longest_match():
     tokens = [1, 2, 3, 9, 9, 2, 3, 4, 5, 6, 7, 1, 2, 3]
-    assert propose(lookup(), tokens).tokens == [9, 9, 2, 3]
-    assert propose(lookup(max_ngram=2), tokens).tokens == [4, 5, 6, 7]
-    assert propose(lookup(), tokens, count=2).tokens == [9, 9]
-    assert propose(lookup(), tokens, stop_ids={9}).tokens == [9]
-    assert propose(lookup(), [1, 2, 3]).tokens == []
-    assert propose(lookup(min_ngram=2), [1, 2, 3, 1]).tokens == []
+    assert propose(lookup(), tokens).tokens.tolist() == [9, 9, 2, 3]
+    assert propose(lookup(max_ngram=2), tokens).tokens.tolist() == [4, 5, 6, 7]
+    assert propose(lookup(), tokens, count=2).tokens.tolist() == [9, 9]
+    assert propose(lookup(), tokens, enough=lambda token, prob: token == 9 and prob == 1.0).tokens.tolist() == [9]
+    assert propose(lookup(), [1, 2, 3]).tokens.tolist() == []
+    assert propose(lookup(min_ngram=2), [1, 2, 3, 1]).tokens.tolist() == []
 
 
 def test_fault_2_prompt_lookup_is_one_hot():
     proposal = propose(lookup(), [1, 2, 3, 1, 2])
-    assert proposal.tokens == [3, 1, 2]
+    assert proposal.tokens.tolist() == [3, 1, 2]
     assert torch.equal(proposal.probs, torch.nn.functional.one_hot(torch.tensor([3, 1, 2]), 20).float())
 
 
@@ -45,7 +45,7 @@ def test_prompt_lookup_keeps_up_with_new_tokens_and_forgets_nothing():
         tokens = tokens + new
         proposal = propose(drafter, tokens)
         drafter.rewind(len(tokens))
-    assert proposal.tokens == [1, 2, 6, 4]
+    assert proposal.tokens.tolist() == [1, 2, 6, 4]
 
 
 def test_prompt_lookup_refuses_impossible_sizes():
@@ -82,15 +82,18 @@ def test_fault_17_draft_probabilities_stand_in_the_verifiers_vocabulary(columns,
     drafter = ModelDrafter(Fixed(logits), vocab_size=6, token_ids=ids)
     generator = torch.Generator().manual_seed(0)
 
-    def choose(wide, before):
-        probs = probs_from_logits(wide[None], SamplingParams(), None)[0]
-        return draw(probs, generator), probs
+    def choose(given, token_ids):
+        probs = probs_from_logits(given, SamplingParams())
+        return pick(probs, generator), probs
 
     proposal = drafter.propose(DraftContext([1, 2], 3, choose))
     weights = torch.tensor([float(logits[expected[i]].exp()) if i in expected else 0.0 for i in range(6)])
     assert proposal.probs.shape == (3, 6)
     torch.testing.assert_close(proposal.probs[0], weights / weights.sum())
-    assert set(proposal.tokens) <= set(expected)
+    assert set(proposal.tokens.tolist()) <= set(expected)
+    assert (proposal.probs.gather(1, proposal.tokens[:, None]) > 0).all()
+    if ids is not None:
+        assert proposal.token_ids.tolist() == token_ids and ids[proposal.columns].equal(proposal.tokens)
 
 
 def test_fault_17_unequal_padded_vocabularies_decode_like_the_verifier_alone():

@@ -177,13 +177,16 @@ def test_a_loss_on_half_of_the_positions_is_its_own_average(verifier, chunks):
 
 
 def test_proposals_end_behind_a_stop_token(verifier, head):
-    drafter = pair_of(verifier, head).new_drafter()
     hidden = HFModel(verifier).feed([5, 9], want_hidden=True).hidden
 
-    def choose(logits, before):
+    def choose(logits, token_ids):
         probs = torch.zeros_like(logits)
         probs[2] = 1.0
-        return 2, probs
+        assert token_ids[2] == 4
+        return torch.tensor([2]), probs
 
-    proposal = drafter.propose(DraftContext([5, 9, 30], 4, choose, frozenset({2}), hidden))
-    assert proposal.tokens == [2] and proposal.probs.shape == (1, 300)
+    for stop, count in ((4, 1), (2, 4)):
+        context = DraftContext([5, 9, 30], 4, choose, hidden, lambda token, prob, stop=stop: int(token) == stop)
+        proposal = pair_of(verifier, head).new_drafter().propose(context)
+        assert proposal.tokens.tolist() == [4] * count and proposal.probs.shape == (count, 300)
+        assert (proposal.probs[:, 4] == 1).all()

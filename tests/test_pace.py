@@ -6,18 +6,19 @@ import pytest
 import tiny
 import torch
 
-from cactus import SamplingParams, Trace, decode, make_rule
+from cactus import RULES, SamplingParams, Trace, decode, make_rule
 from cactus.costs import measure_costs
 from cactus.drafters import FeatureDrafter
 from cactus.errors import CactusError
 from cactus.models import feature
-from cactus.pace import FIRST_GUESS, Paying, StepCosts
+from cactus.pace import Chances, Paying, StepCosts, first_guesses
 from cactus.pairs import Pair, pair_from_models
 from cactus.request import RunRequest
 from cactus.settings import parse_draft_length
 from cactus.verdict import judge
 
 CHEAP, DEAR = StepCosts(0.01, 1.0, 0.01), StepCosts(1.0, 1.0, 0.1)
+SPS = make_rule("sps")
 
 
 def length(pace: Paying, probs=None, most: int = 50) -> int:
@@ -29,7 +30,7 @@ def length(pace: Paying, probs=None, most: int = 50) -> int:
 
 
 def taught(costs: StepCosts, accept: float, prob: float = 0.9, rounds: int = 100) -> Paying:
-    pace = Paying(costs)
+    pace = Paying(costs, SPS)
     for _ in range(rounds):
         count = length(pace, itertools.repeat(prob), 8)
         pace.learn([accept] * count, 1 + round(accept * count))
@@ -37,8 +38,8 @@ def taught(costs: StepCosts, accept: float, prob: float = 0.9, rounds: int = 100
 
 
 def test_cheap_drafts_and_good_ones_are_longer():
-    assert length(Paying(DEAR)) == 1
-    assert length(Paying(CHEAP)) > 5
+    assert length(Paying(DEAR, SPS)) == 1
+    assert length(Paying(CHEAP, SPS)) > 3
     assert length(taught(CHEAP, 0.95)) > length(taught(CHEAP, 0.5)) > length(taught(CHEAP, 0.05)) == 1
 
 
@@ -50,7 +51,7 @@ def test_the_length_maximises_tokens_per_second_where_all_tokens_are_alike():
         def rate(m, accept=accept, costs=costs):
             return (1 - accept ** (m + 1)) / (1 - accept) / (costs.verify + m * (costs.draft + costs.verify_more))
 
-        pace = Paying(costs)
+        pace = Paying(costs, SPS)
         for _ in range(400):
             m = length(pace, itertools.repeat(0.9), 16)
             judged = [accept] * m
@@ -60,7 +61,7 @@ def test_the_length_maximises_tokens_per_second_where_all_tokens_are_alike():
 
 
 def test_doubtful_tokens_end_a_draft():
-    pace = Paying(CHEAP)
+    pace = Paying(CHEAP, SPS)
     for _ in range(50):
         length(pace, [0.9, 0.9, 0.01], 3)
         pace.learn([0.95, 0.95, 0.02], 3)
@@ -68,10 +69,36 @@ def test_doubtful_tokens_end_a_draft():
 
 
 def test_a_first_token_is_always_drafted_and_nothing_is_known_at_first():
-    pace = Paying(DEAR)
-    assert length(pace) == 1 and pace._all.value == FIRST_GUESS
+    pace = Paying(DEAR, SPS)
+    assert length(pace) == 1
     pace.learn([], 1)
     assert length(pace) == 1
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_rule_says_how_lenient_it_is_before_a_token_is_judged(name):
+    guesses = first_guesses(make_rule(name))
+    assert len(guesses) == 6 and all(0 <= guess <= 1 for guess in guesses)
+    assert guesses is first_guesses(make_rule(name))
+
+
+def test_a_lenient_rule_begins_with_longer_drafts():
+    costs = StepCosts(0.05, 1.0, 0.02)
+    lengths = [length(Paying(costs, make_rule("cactus", delta=delta))) for delta in (0.0, 0.2, 1.0, 10.0)]
+    assert lengths == sorted(lengths) and lengths[0] < lengths[-1]
+    assert first_guesses(make_rule("cactus", delta=0.0)) == pytest.approx(first_guesses(SPS))
+
+
+def test_chances_follow_what_was_judged_and_grades_not_seen_follow_the_others():
+    chances = Chances(SPS)
+    rare, first = chances.of(0.001), chances.of(0.9)
+    for _ in range(200):
+        chances.learn(0.9, 0.97)
+    assert chances.of(0.9) == pytest.approx(0.97, abs=0.01) and chances.of(0.9) > first
+    assert chances.of(0.001) > rare + 0.2 and chances.mean == pytest.approx(0.97, abs=0.01)
+    for _ in range(400):
+        chances.learn(0.3, 0.1)
+    assert chances.of(0.3) == pytest.approx(0.1, abs=0.01) and chances.of(0.9) > 0.9
 
 
 @pytest.mark.parametrize("draft", ["near", "lookup"])
@@ -121,8 +148,8 @@ def test_lossless_rules_stay_lossless_when_the_draft_says_how_long_it_is(name):
             probs = torch.stack([first_draft, later_draft[x]])[: len(tokens)]
             rows = [first, *(later[token] for token in tokens)]
             for _ in range(rounds):
-                verdict = judge(rule, tokens, probs, torch.stack(rows), generator)
-                emitted = [*tokens[: verdict.accepted], verdict.drawn]
+                verdict = judge(rule, torch.tensor(tokens), probs, torch.stack(rows), generator)
+                emitted = [*tokens[: int(verdict.accepted)], int(verdict.drawn)]
                 if len(emitted) > 1:
                     law[emitted[0], emitted[1]] += weight / rounds
                 else:  # the next round is exact by itself

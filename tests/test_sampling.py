@@ -8,7 +8,7 @@ import torch
 from cactus import sampling
 from cactus.acceptance import make_rule
 from cactus.divergence import output_probs
-from cactus.sampling import NonFiniteLogits, SamplingParams, draw, probs_from_logits, uniforms
+from cactus.sampling import NonFiniteLogits, SamplingParams, distribution, draw, pick, probs_from_logits, uniforms
 
 VOCAB = 40
 TRUNCATIONS = [
@@ -193,6 +193,16 @@ def test_repetition_penalty_needs_a_context_for_each_row():
 # --- refusals ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("values", [{}, {"temperature": 0.0}, {"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.5}], ids=str)
+def test_unread_a_row_without_a_distribution_is_nothing_but_nan(bad, values):
+    logits = some_logits(3, VOCAB)
+    logits[1, :] = bad if bad < 0 else logits[1]
+    logits[1, 7] = bad
+    rows = distribution(logits, SamplingParams(**values))
+    assert rows.isnan().all(-1).tolist() == [False, True, False] and not rows[[0, 2]].isnan().any()
+
+
 @pytest.mark.parametrize(("bad", "words"), [(math.nan, "NaN"), (math.inf, r"\+inf"), (-math.inf, "only −inf")])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_logits_without_a_distribution_are_refused_in_words(bad, words, temperature):
@@ -273,23 +283,24 @@ def test_the_ends_of_the_unit_interval_hit_tokens_with_probability(monkeypatch, 
     assert draw(probs, generator()) == (2 if edge == 0.0 else 3)
 
 
-def test_an_impossible_index_is_drawn_again_and_at_last_refused(monkeypatch):
-    numbers = iter([1.0, 1.0, 0.5] + [1.0] * 100)
-    monkeypatch.setattr(
-        sampling,
-        "uniforms",
-        lambda count, _: torch.full((count,), next(numbers), dtype=torch.float64),
-    )
+def test_of_impossible_indices_the_next_draw_counts_and_at_last_they_are_refused(monkeypatch):
+    numbers = [1.0, 1.0, 0.5, 1.0]
+    monkeypatch.setattr(sampling, "uniforms", lambda count, _: torch.tensor(numbers, dtype=torch.float64)[:count])
     probs = torch.tensor([0.0, 1.0, 0.0])
     assert draw(probs, generator()) == 1
-    with pytest.raises(RuntimeError, match="no token of positive probability"):
+    numbers[2] = 1.0
+    with pytest.raises(RuntimeError, match="no token of positive probability in 4 draws"):
         draw(probs, generator())
 
 
-def test_an_index_of_probability_zero_is_drawn_again_whoever_returns_it(monkeypatch):
-    answers = iter([0, 2, 1])
-    monkeypatch.setattr(torch, "searchsorted", lambda *_, **__: torch.tensor([next(answers)]))
+def test_an_index_of_probability_zero_is_not_taken_whoever_returns_it(monkeypatch):
+    monkeypatch.setattr(torch, "searchsorted", lambda *_, **__: torch.tensor([0, 2, 1, 7]))
     assert draw(torch.tensor([0.0, 1.0, 0.0]), generator()) == 1
+
+
+def test_what_cannot_be_drawn_from_still_gives_an_index_for_whoever_does_not_look():
+    for probs in ([0.0, 0.0], [math.nan, math.nan], [math.inf, 0.0]):
+        assert int(pick(torch.tensor(probs), generator())) in (0, 1)
 
 
 @pytest.mark.parametrize("probs", [[0.0, 0.0], [math.nan, 1.0], [math.inf, 0.0]])

@@ -45,7 +45,7 @@ class Block(Rule):
             output_kl=torch.zeros_like(verifier_prob),
         )
 
-    def recovery_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_token: int) -> Tensor:
+    def recovery_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_token: int | Tensor) -> Tensor:
         residual = (self.weight * verifier_probs - draft_probs).clamp(min=0)
         return normalised(residual, verifier_probs)
 

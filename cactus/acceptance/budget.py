@@ -81,12 +81,9 @@ class CactusBudget(LiftRule):
         return super().output_kl(draft_probs, verifier_probs)
 
     def accept_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor) -> Tensor:
-        return self.judge(draft_probs, verifier_probs, draft_tokens).accept_prob  # each has paid for those before it
-
-    def accept_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor) -> Tensor:
         if self._pays_for(len(draft_tokens)):
             return super().accept_probs(draft_probs, verifier_probs, draft_tokens)
-        return self.judge(draft_probs, verifier_probs, draft_tokens).accept_prob
+        return self.judge(draft_probs, verifier_probs, draft_tokens).accept_prob  # each has paid for those before it
 
     def judge(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor) -> Steps:
         if self._pays_for(len(draft_tokens)):

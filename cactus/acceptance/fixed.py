@@ -54,7 +54,7 @@ class FixedRecoveryRule(Rule):
     def accept_row(self, draft_probs: Tensor, verifier_probs: Tensor) -> Tensor:
         return self.plan(draft_probs, verifier_probs).accept
 
-    def recovery_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_token: int) -> Tensor:
+    def recovery_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_token: int | Tensor) -> Tensor:
         return self.plan(draft_probs, verifier_probs).recovery
 
     def output_probs(self, draft_probs: Tensor, verifier_probs: Tensor) -> Tensor:

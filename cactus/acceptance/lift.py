@@ -57,7 +57,7 @@ class LiftRule(Rule):
         """γ = h(n) for tokens of these verifier probabilities, in [verifier_prob, 1]."""
 
     def may_fall(self, draft_probs: Tensor, verifier_probs: Tensor, budget: float | Tensor) -> Tensor:
-        """1 for tokens with γ < p, which can be rejected, and perhaps others; else 0: [m, vocab], [m, vocab] -> same."""
+        """1 for tokens with γ < p, which can be rejected, and perhaps for others, else 0: [m, vocab]."""
         return as_numbers(torch.gt, draft_probs, self.lift(verifier_probs, budget))
 
     def accept_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor) -> Tensor:
@@ -80,11 +80,11 @@ class LiftRule(Rule):
         boosted = self.lift(wide(verifier_probs), self.step_budget(verifier_probs))
         return acceptance(boosted, wide(draft_probs)).to(draft_probs.dtype)
 
-    def recovery_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_token: int) -> Tensor:
+    def recovery_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_token: int | Tensor) -> Tensor:
         adjusted = self.adjusted_probs(draft_probs, verifier_probs, draft_token)
         return normalised((adjusted - draft_probs).clamp(min=0), adjusted)
 
-    def adjusted_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_token: int) -> Tensor:
+    def adjusted_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_token: int | Tensor) -> Tensor:
         verifier_prob = wide(verifier_probs[draft_token])
         boosted = self.lift(verifier_prob, self.step_budget(verifier_probs))
         adjusted = verifier_probs * lift_scale(boosted, verifier_prob)

@@ -1,10 +1,11 @@
-"""Every acceptance rule by name. Adding a rule is a class and one line here."""
+"""Every acceptance rule by name. Adding a rule is a class and one line here; what it is given is checked for it."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
 from cactus.acceptance.block import Block
 from cactus.acceptance.budget import CactusBudget
+from cactus.acceptance.checks import checked
 from cactus.acceptance.fixed import Interp, Lenience, Tas, TopK
 from cactus.acceptance.lift import Cactus, CactusAdaptive, CactusExact, Sps
 from cactus.acceptance.mentored import Mentored
@@ -12,7 +13,7 @@ from cactus.acceptance.rule import Rule
 
 RULES: Mapping[str, type[Rule]] = MappingProxyType(
     {
-        rule.name: rule
+        rule.name: checked(rule)
         for rule in (
             Sps,
             Cactus,

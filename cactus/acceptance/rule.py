@@ -70,8 +70,8 @@ class Rule(ABC):
         """The verdicts' numbers for a block: [m, vocab], [m, vocab], [m] -> Steps of [m]."""
 
     @abstractmethod
-    def recovery_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_token: int) -> Tensor:
-        """What to draw from once `draft_token` was rejected: [vocab], [vocab] -> [vocab]."""
+    def recovery_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_token: int | Tensor) -> Tensor:
+        """What to draw from once `draft_token`, a number or [1], was rejected: [vocab], [vocab] -> [vocab]."""
 
     @abstractmethod
     def output_probs(self, draft_probs: Tensor, verifier_probs: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ class Rule(ABC):
         tokens = torch.arange(draft_probs.shape[-1], device=draft_probs.device)
         return torch.cat([self.accept_probs(*rows, token[None]) for token in tokens])
 
-    def adjusted_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_token: int) -> Tensor:
+    def adjusted_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_token: int | Tensor) -> Tensor:
         """h, what the rule aims at once `draft_token` was drafted: [vocab], [vocab] -> [vocab].
 
         It is the output itself except where it depends on the drafted token.
@@ -111,6 +111,17 @@ class Rule(ABC):
         All that a verdict needs, so a rule may have it cheaper than the numbers of `judge`.
         """
         return self.judge(draft_probs, verifier_probs, draft_tokens).accept_prob
+
+    def recovery_at(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor, index: Tensor) -> Tensor:
+        """`recovery_probs` [vocab] at `index` [1] of a block [m, vocab] whose earlier tokens were all accepted.
+
+        A rule that stands the same everywhere need not know the index, so nothing waits for it.
+        """
+        standing = self
+        if type(self).at is not Rule.at:
+            standing = self.at(draft_probs, verifier_probs, draft_tokens, int(index))
+        rows = draft_probs.index_select(0, index)[0], verifier_probs.index_select(0, index)[0]
+        return standing.recovery_probs(*rows, draft_tokens.index_select(0, index))
 
     def at(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor, index: int) -> Self:
         """The rule as it stands at `index` of a block whose earlier tokens were all accepted."""

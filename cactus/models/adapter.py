@@ -9,6 +9,7 @@ import copy
 from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import (
     Cache,
@@ -20,6 +21,7 @@ from cactus.errors import CactusError, RewindError
 from cactus.interfaces import Output
 from cactus.models.placement import input_device
 from cactus.models.screening import check_state
+from cactus.transfer import send
 
 
 def check_rewindable(model: PreTrainedModel) -> None:
@@ -73,9 +75,9 @@ class HFModel:
         return input_device(self.model)
 
     @torch.inference_mode()
-    def feed(self, tokens: Sequence[int], keep: int = 1, want_hidden: bool = False) -> Output:
+    def feed(self, tokens: Sequence[int] | Tensor, keep: int = 1, want_hidden: bool = False) -> Output:
         """Append `tokens` to the cache: float32 logits [keep, vocab] and hidden states [fed, hidden] if wanted."""
-        if not tokens:
+        if len(tokens) == 0:
             raise CactusError("feed needs at least one token, got none")
         if self.length + len(tokens) > self.context_length:
             raise CactusError(
@@ -83,12 +85,11 @@ class HFModel:
             )
         output = self._pass(tokens, keep, want_hidden)
         self.length += len(tokens)
-        self._synchronize()
         return output
 
-    def _pass(self, tokens: Sequence[int], keep: int, want_hidden: bool) -> Output:
+    def _pass(self, tokens: Sequence[int] | Tensor, keep: int, want_hidden: bool) -> Output:
         """The forward pass of `feed`."""
-        ids = torch.tensor([list(tokens)], device=self.device)  # [1, fed]
+        ids = send(tokens, self.device)[None]  # [1, fed]
         output = self.model(
             input_ids=ids, cache=self._cache, use_cache=True, logits_to_keep=keep, output_hidden_states=want_hidden
         )
@@ -113,8 +114,3 @@ class HFModel:
         other = copy.copy(self)
         other._cache = copy.deepcopy(self._cache)
         return other
-
-    def _synchronize(self) -> None:
-        """Wait for the accelerator, so that the seconds of a round fall where they are spent."""
-        if self.device.type != "cpu":
-            torch.accelerator.synchronize(self.device)

@@ -20,6 +20,7 @@ from transformers.cache_utils import Cache, DynamicCache
 from cactus.errors import CactusError
 from cactus.interfaces import Output
 from cactus.models import shared
+from cactus.transfer import send
 
 _BACKBONE = "backbone."
 
@@ -78,7 +79,7 @@ def load(folder: str | Path, verifier_model: PreTrainedModel) -> tuple[FeatureHe
     head = FeatureHead(shared.empty(verifier_model, token_ids, 1)).eval()
     shared.check_state(folder, own_state(head), state)
     load_own_state(head, state)
-    return head, token_ids
+    return head, token_ids.to(head.token_norm.weight.device)
 
 
 def load_own_state(head: FeatureHead, state: dict[str, Tensor]) -> None:
@@ -113,10 +114,10 @@ class HFFeatureHead:
         return step
 
     @torch.inference_mode()
-    def feed(self, tokens: Sequence[int], features: Tensor) -> Output:
+    def feed(self, tokens: Sequence[int] | Tensor, features: Tensor) -> Output:
         """Append pairs: float32 logits [1, draft_vocab] of the last one and estimated hidden states [fed, hidden]."""
         weight = self.head.token_norm.weight
-        ids = torch.tensor([list(tokens)], device=weight.device)  # [1, fed]
+        ids = send(tokens, weight.device)[None]  # [1, fed]
         hidden = self.head(ids, features[None].to(weight.device), self._cache)[0]  # [fed, hidden]
         self.length += len(tokens)
         return Output(self.head.backbone.lm_head(hidden[-1:]).float(), hidden)

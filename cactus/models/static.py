@@ -29,6 +29,7 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, StaticLa
 from cactus.interfaces import CachedModel, Output
 from cactus.models import grouped
 from cactus.models.adapter import HFModel, context_length
+from cactus.transfer import send
 
 WIDEST = 17  # tokens fed at once by way of a graph: sixteen drafted ones and the one before them
 CHUNK = 512  # tokens of a longer feed that go through the model together
@@ -163,14 +164,14 @@ class Slot:
         """Numbers of fed tokens for which there is a graph."""
         return sorted(self._graphs)
 
-    def run(self, start: int, tokens: Sequence[int], keep: int, want_hidden: bool) -> Output:
+    def run(self, start: int, tokens: Sequence[int] | Tensor, keep: int, want_hidden: bool) -> Output:
         """A pass over `tokens`, the first of them at position `start`; logits of the last `keep`."""
-        given = torch.tensor([start, *tokens])
+        device = self._inputs.device
+        given = torch.cat([send([start], device), send(tokens, device)])
         if len(tokens) > WIDEST:
-            return self._forward(given.to(self._inputs.device), keep, want_hidden)
+            return self._forward(given, keep, want_hidden)
         inputs = self._inputs[: len(given)]
-        # Not waited for: from pageable memory the numbers are taken before the call returns.
-        inputs.copy_(given, non_blocking=True)
+        inputs.copy_(given)
         if self.capture(len(tokens)):
             replay, output = self._graphs[len(tokens)]
             replay()
@@ -311,7 +312,7 @@ class StaticModel(HFModel):
             other._move(self.capacity, self._slot)
         return other
 
-    def _pass(self, tokens: Sequence[int], keep: int, want_hidden: bool) -> Output:
+    def _pass(self, tokens: Sequence[int] | Tensor, keep: int, want_hidden: bool) -> Output:
         needed = self.length + len(tokens)
         if self._slot is None:
             self._move(min(needed + SLACK, self.context_length), None)

@@ -15,7 +15,7 @@ from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerB
 
 from cactus.interfaces import DraftContext, Drafter, Proposal
 from cactus.models import HFModel
-from cactus.sampling import SamplingParams, draw, probs_from_logits
+from cactus.sampling import SamplingParams, pick, probs_from_logits
 from cactus.training.corpus import chat_ids
 from cactus.training.sampler import sample
 
@@ -113,7 +113,7 @@ def _overlaps(
     deep = proposals[::stride]
     branches = torch.zeros(len(cuts), positions - 1, dtype=torch.long)  # drafted behind each cut, zeros behind the end
     for row, proposal in zip(branches, deep, strict=True):
-        drawn = torch.tensor(proposal.tokens[: positions - 1])
+        drawn = proposal.tokens[: positions - 1]
         row[: len(drawn)] = drawn
     logits = _tree_logits(verifier, answer.ids, cuts, branches)[:, :vocab_size]
     overlaps = [
@@ -140,9 +140,9 @@ def _proposals(
     if drafter.wants_hidden:
         hidden = HFModel(verifier).feed(ids, want_hidden=True).hidden
 
-    def choose(logits: Tensor, before: Sequence[int]) -> tuple[int, Tensor]:
-        probs = probs_from_logits(logits[None], sampling, [before])[0]
-        return draw(probs, generator), probs
+    def choose(logits: Tensor, token_ids: Tensor | None) -> tuple[Tensor, Tensor]:
+        probs = probs_from_logits(logits, sampling)
+        return pick(probs, generator), probs
 
     read = answer.prompt_length - 1  # hidden states passed on
     drafter.prefill(ids[:read], None if hidden is None else hidden[:read])
