@@ -84,9 +84,12 @@ class Tally:
     drafted: int = 0
     accepted: int = 0
     judged: int = 0
+    of_prompt: int = 0  # tokens that came with the prompt, outside any round of drafting and its time
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     judge_seconds: float = 0.0
+    step_seconds: float = 0.0  # of rounds watched from outside
+    told: int = 0  # judged tokens whose divergences are known
     total_kl: float = 0.0
     total_output_kl: float = 0.0
     positions: list[PositionCount] = field(default_factory=list)
@@ -97,14 +100,17 @@ class Tally:
         self.generated += len(round_.emitted)
         self.drafted += round_.num_draft_tokens
         self.accepted += round_.accepted_length
-        self.draft_seconds += round_.draft_seconds
-        self.verify_seconds += round_.verify_seconds
-        self.judge_seconds += round_.judge_seconds
+        self.of_prompt += round_.of_prompt
+        self.draft_seconds += round_.draft_seconds or 0.0
+        self.verify_seconds += round_.verify_seconds or 0.0
+        self.judge_seconds += round_.judge_seconds or 0.0
+        self.step_seconds += round_.step_seconds or 0.0
         judged = [token for token in round_.tokens if token.judged]
-        self.judged += len(judged)
+        self.judged += round_.judged_length
+        self.told += sum(token.kl is not None for token in judged)
         self.total_kl += sum(token.kl or 0.0 for token in judged)
         self.total_output_kl += sum(token.output_kl or 0.0 for token in judged)
-        self._count_positions(round_, len(judged))
+        self._count_positions(round_, round_.judged_length)
 
     def _count_positions(self, round_: Round, judged: int) -> None:
         for index in range(round_.num_draft_tokens):
@@ -121,16 +127,28 @@ class Tally:
     @property
     def seconds(self) -> float:
         """Seconds spent in rounds so far."""
-        return self.draft_seconds + self.verify_seconds + self.judge_seconds
+        return self.draft_seconds + self.verify_seconds + self.judge_seconds + self.step_seconds
+
+    @property
+    def timed(self) -> int:
+        """Tokens that these seconds brought."""
+        return self.generated - self.of_prompt
+
+    @property
+    def mean_accepted_length(self) -> float | None:
+        """Accepted tokens a round."""
+        return ratio(self.accepted, self.rounds - self.of_prompt)
 
     @property
     def speedup(self) -> float | None:
         """Measured speedup over the verifier alone so far."""
-        return ratio(self.baseline_seconds, ratio(self.seconds, self.generated))
+        return ratio(self.baseline_seconds, ratio(self.seconds, self.timed))
 
     @property
     def draft_step_ratio(self) -> float | None:
         """c: measured seconds of one draft step ÷ measured seconds of one verifier step."""
+        if self.step_seconds:  # what of a round went into drafting is not known
+            return None
         return ratio(ratio(self.draft_seconds, self.drafted), self.baseline_seconds)
 
     @property
@@ -152,17 +170,17 @@ class Tally:
             draft_seconds=self.draft_seconds,
             verify_seconds=self.verify_seconds,
             judge_seconds=self.judge_seconds,
-            accepted_length=ratio(self.accepted, self.rounds) if self.drafted else None,
-            tokens_per_round=ratio(self.generated, self.rounds),
+            accepted_length=self.mean_accepted_length if self.drafted else None,
+            tokens_per_round=ratio(self.timed, self.rounds - self.of_prompt),
             acceptance_rate=ratio(self.accepted, self.drafted),
-            tokens_per_second=ratio(self.generated, self.seconds),
+            tokens_per_second=ratio(self.timed, self.seconds),
             baseline_tokens_per_second=ratio(1.0, self.baseline_seconds),
             speedup=self.speedup,
             ideal_speedup=self.ideal_speedup,
             draft_step_ratio=self.draft_step_ratio,
             total_kl=self.total_kl,
-            mean_kl=ratio(self.total_kl, self.judged),
-            mean_output_kl=ratio(self.total_output_kl, self.judged),
+            mean_kl=ratio(self.total_kl, self.told),
+            mean_output_kl=ratio(self.total_output_kl, self.told),
             verifier_passes_saved=self.generated - self.rounds if self.rounds else 0,
             positions=tuple(self.positions),
         )
@@ -188,7 +206,7 @@ def series_point(tally: Tally, round_: Round) -> SeriesPoint:
         round_index=round_.index,
         generated_tokens=tally.generated,
         accepted_length=round_.accepted_length,
-        mean_accepted_length=tally.accepted / tally.rounds,
+        mean_accepted_length=tally.mean_accepted_length or 0.0,
         ended=emitted[-1].status if emitted else "accepted",
         speedup=tally.speedup,
         ideal_speedup=tally.ideal_speedup,

@@ -93,11 +93,10 @@ class Token(Record):
         """Whether the acceptance rule gave a verdict on it."""
         return self.status in JUDGED
 
-    @model_validator(mode="after")
-    def _judged_tokens_carry_their_verdict(self) -> Token:
-        if self.judged and (self.accept_prob is None or self.uniform is None):
-            raise ValueError(f"a token with status {self.status!r} needs accept_prob and uniform")
-        return self
+    @property
+    def has_verdict(self) -> bool:
+        """Whether its verdict can be checked again."""
+        return self.accept_prob is not None and self.uniform is not None
 
 
 class Round(Record):
@@ -105,16 +104,35 @@ class Round(Record):
 
     `record_seconds` went into this record itself (divergences, entropies, likeliest tokens, text): no part of what
     the method costs, so no part of `seconds`.
+
+    A round that was watched from outside, as a server lets it be seen, has `step_seconds` for the whole of it, None for
+    its parts, and of its tokens those that were emitted: neither what was drafted in vain nor any verdict.
     """
 
     index: Count
     num_draft_tokens: Count
     accepted_length: Count
-    draft_seconds: Seconds
-    verify_seconds: Seconds
-    judge_seconds: Seconds
+    draft_seconds: Seconds | None
+    verify_seconds: Seconds | None
+    judge_seconds: Seconds | None
     record_seconds: Seconds = 0.0
+    step_seconds: Seconds | None = None
     tokens: Many[Token]
+
+    @property
+    def watched(self) -> bool:
+        """Whether it was watched from outside."""
+        return self.step_seconds is not None
+
+    @property
+    def of_prompt(self) -> bool:
+        """Whether it is the one token that a server draws as it reads the prompt: no round of drafting, and no time."""
+        return self.watched and self.index == 0 and self.num_draft_tokens == 0
+
+    @property
+    def judged_length(self) -> int:
+        """Drafted tokens that the rule gave a verdict on: those accepted and, where one was, the one rejected."""
+        return self.accepted_length + any(token.status == "recovered" for token in self.tokens)
 
     @property
     def emitted(self) -> tuple[Token, ...]:
@@ -129,7 +147,8 @@ class Round(Record):
     @property
     def seconds(self) -> float:
         """Seconds the round took: drafting, verifying and judging."""
-        return self.draft_seconds + self.verify_seconds + self.judge_seconds
+        parts = (self.draft_seconds, self.verify_seconds, self.judge_seconds, self.step_seconds)
+        return sum(part for part in parts if part is not None)
 
     @model_validator(mode="after")
     def _counts_agree_with_tokens(self) -> Round:
@@ -137,8 +156,20 @@ class Round(Record):
         if accepted != self.accepted_length:
             raise ValueError(f"accepted_length is {self.accepted_length}, but {accepted} tokens are accepted")
         drafted = sum(token.status in ("accepted", "rejected", "discarded") for token in self.tokens)
-        if drafted != self.num_draft_tokens:
+        if drafted > self.num_draft_tokens or (drafted < self.num_draft_tokens and not self.watched):
             raise ValueError(f"num_draft_tokens is {self.num_draft_tokens}, but {drafted} tokens were drafted")
+        return self
+
+    @model_validator(mode="after")
+    def _what_is_left_out_was_watched(self) -> Round:
+        if self.watched:
+            return self
+        for place, token in enumerate(self.tokens):
+            if token.judged and not token.has_verdict:
+                raise ValueError(f"tokens[{place}] with status {token.status!r} needs accept_prob and uniform")
+        for name in ("draft_seconds", "verify_seconds", "judge_seconds"):
+            if getattr(self, name) is None:
+                raise ValueError(f"{name} is null; it is a number, or step_seconds is")
         return self
 
 
@@ -251,7 +282,7 @@ def _round_faults(round_: Round, index: int, position: int) -> list[str]:
     if round_.index != index:
         faults.append(f"index is {round_.index}")
     for token in round_.tokens:
-        if token.judged and (token.uniform < token.accept_prob) != (token.status == "accepted"):  # type: ignore[operator]
+        if token.judged and token.has_verdict and (token.uniform < token.accept_prob) != (token.status == "accepted"):  # type: ignore[operator]
             sign = "<" if token.status == "rejected" else "≥"
             faults.append(
                 f"token {token.text!r:.40} is {token.status} though {token.uniform} {sign} {token.accept_prob}"

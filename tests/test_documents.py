@@ -76,7 +76,7 @@ def token(**changes: Any) -> dict[str, Any]:
         ),
         (token(text=None), "rounds[0].tokens[0].text is null; text is allowed"),
         (token(uniform=True), "rounds[0].tokens[0].uniform is true"),
-        (token(uniform=None), "rounds[0].tokens[0]: a token with status 'rejected' needs accept_prob and uniform"),
+        (token(uniform=None), "rounds[0]: tokens[0] with status 'rejected' needs accept_prob and uniform"),
         (token(top_draft=[{"id": 1, "text": "x"}]), "rounds[0].tokens[0].top_draft[0].prob is missing"),
         (document(rounds=7), "rounds is 7; a list is allowed"),
         (document(rounds=[7]), "rounds[0] is 7; an object is allowed"),
