@@ -1,4 +1,4 @@
-"""The loop: equality with the verifier alone, caches, stops, lengths, seeds."""
+"""The loop: equality with the verifier alone, stops, lengths, seeds. (Caches, family by family: test_architectures.)"""
 
 from __future__ import annotations
 
@@ -27,16 +27,7 @@ def ids(made) -> list[int]:
     return [token.id for token in made.trace.tokens]
 
 
-@pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_verifier_alone_equals_transformers_generate(family):
-    verifier = tiny.model(family)
-    expected = verifier.generate(torch.tensor([PROMPT]), max_new_tokens=40, do_sample=False, eos_token_id=None)
-    made = run(tiny.pair(family), tokens=40)
-    assert ids(made) == expected[0, len(PROMPT) :].tolist()[: len(ids(made))]
-    assert len(ids(made)) == 40 or ids(made)[-1] == 2
-
-
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
 @pytest.mark.parametrize("draft", ["near", "same", "other", "lookup"])
 def test_fault_14_greedy_speculative_equals_greedy_plain(family, draft):
     pair = tiny.pair(family, draft)
@@ -51,44 +42,6 @@ def test_acceptance_is_partial_with_a_near_draft_model():
     """The equality tests above mean something only if drafts are sometimes accepted and sometimes not."""
     metrics = run(tiny.pair(), make_rule("sps"), 5).trace.metrics()
     assert 0.1 < metrics.acceptance_rate < 0.95
-
-
-@pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_fault_13_identical_models_accept_everything(family):
-    metrics = run(tiny.pair(family, "same"), make_rule("sps"), 5, sampling=SamplingParams()).trace.metrics()
-    assert metrics.drafted_tokens >= 20
-    # Two passes over different numbers of tokens differ in the last bits, so p and q do too.
-    assert metrics.accepted_tokens >= metrics.drafted_tokens - 1
-
-
-@pytest.mark.parametrize("family", tiny.FAMILIES)
-@pytest.mark.parametrize("draft", ["near", "same"])
-def test_fault_13_caches_hold_the_committed_tokens_after_each_of_200_rounds(family, draft):
-    pair = tiny.pair(family, draft, max_position_embeddings=2048)
-    made = decode(pair, PROMPT, make_rule("sps"), 3, SamplingParams(), 1500, 1)
-    loop = made._loop
-    loop.writer.eos_ids = frozenset()
-    for _ in range(200):
-        round_ = next(made)
-        assert loop.verifier.length == len(loop.committed) - 1
-        full = round_.accepted_length == round_.num_draft_tokens == 3
-        assert loop.drafter.model.length == len(loop.committed) - (2 if full else 1)
-        assert loop.committed == PROMPT + [token.id for token in made.trace.tokens]
-
-
-@pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_fault_15_rewound_cache_gives_the_logits_of_a_fresh_one(family):
-    from cactus.models import HFModel
-
-    text = torch.randint(3, 300, (60,), generator=torch.Generator().manual_seed(3)).tolist()
-    model = HFModel(tiny.model(family))
-    model.feed(text[:20])
-    model.rewind(20)
-    for start in range(20, 50, 3):  # far past the window of 8
-        model.feed([*text[start : start + 3], 4, 4, 4, 4])
-        model.rewind(start + 3)
-    fresh = HFModel(tiny.model(family))
-    torch.testing.assert_close(model.feed(text[50:]).logits, fresh.feed(text).logits, atol=1e-4, rtol=1e-4)
 
 
 def test_context_end_stops_the_run_and_shrinks_the_draft():

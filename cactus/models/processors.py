@@ -123,10 +123,10 @@ class ProcessedModel:
     def device(self) -> torch.device:
         return self._model.device
 
-    def feed(self, tokens: Sequence[int], keep: int = 1, want_hidden: bool = False) -> Output:
+    def feed(self, tokens: Sequence[int] | Tensor, keep: int = 1, want_hidden: bool = False) -> Output:
         """As the model's own, its logits cut to the vocabulary and processed."""
         output = self._model.feed(tokens, keep, want_hidden)
-        self._tokens += tokens
+        self._tokens += tokens.tolist() if isinstance(tokens, Tensor) else tokens
         return replace(output, logits=self._processing.rows(self._tokens, output.logits))
 
     def rewind(self, length: int) -> None:
@@ -155,17 +155,22 @@ class ProcessedDrafter:
         self._drafter.prefill(tokens, hidden)
 
     def propose(self, context: DraftContext) -> Proposal:
-        def choose(logits: Tensor, before: Sequence[int]) -> tuple[int, Tensor]:
-            return context.choose(self._processed(logits, before), before)
+        text = list(context.committed)
+
+        def choose(logits: Tensor, token_ids: Tensor | None) -> tuple[Tensor, Tensor]:
+            column, probs = context.choose(self._processed(text, logits, token_ids), token_ids)
+            text.append(int(column if token_ids is None else token_ids[column]))
+            return column, probs
 
         return self._drafter.propose(replace(context, choose=choose))
 
     def rewind(self, length: int) -> None:
         self._drafter.rewind(length)
 
-    def _processed(self, logits: Tensor, before: Sequence[int]) -> Tensor:
-        """Where nothing is left of what it can draft, whatever is allowed will do: the verifier has the last word."""
-        processed = self._processing.row(before, logits)
-        if processed.amax() == -math.inf:
-            return self._processing.row(before, torch.zeros_like(logits))
-        return processed
+    def _processed(self, text: Sequence[int], logits: Tensor, token_ids: Tensor | None) -> Tensor:
+        """Logits [k] of the tokens that can be drafted. Where none is left, whatever it drafts is refused anyway."""
+        columns = slice(len(logits)) if token_ids is None else token_ids
+        wide = logits.new_full((self._processing.vocab_size,), -math.inf)
+        wide[columns] = logits
+        processed = self._processing.row(text, wide)[columns]
+        return logits if processed.amax() == -math.inf else processed
