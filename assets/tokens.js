@@ -147,7 +147,7 @@ Cactus.tokens = (element, props, watch, pick) => {
   // The next token to be seen on this side; of nothing, the first or the last.
   const beside = (node, way) => {
     let index = node ? Number(node.dataset.index) : way > 0 ? -1 : nodes.length;
-    do index += way; while (nodes[index] && !nodes[index].getClientRects().length);
+    do index += way; while (nodes[index] && !nodes[index].checkVisibility());
     return nodes[index];
   };
 
