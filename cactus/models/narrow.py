@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
 from cactus.interfaces import CachedModel, Output
 
@@ -32,8 +33,10 @@ class NarrowModel:
     def device(self) -> torch.device:
         return self._model.device
 
-    def feed(self, tokens: Sequence[int], keep: int = 1, want_hidden: bool = False) -> Output:
-        return self._model.feed([min(token, self._known - 1) for token in tokens], keep, want_hidden)
+    def feed(self, tokens: Sequence[int] | Tensor, keep: int = 1, want_hidden: bool = False) -> Output:
+        last = self._known - 1
+        known = tokens.clamp(max=last) if isinstance(tokens, Tensor) else [min(token, last) for token in tokens]
+        return self._model.feed(known, keep, want_hidden)
 
     def rewind(self, length: int) -> None:
         self._model.rewind(length)

@@ -96,7 +96,7 @@ class Given:
         growth = Growth(cache / f"models--{self.repo_id.replace('/', '--')}" / "blobs", size, hub.STALL_SECONDS)
         require_space(cache, size - growth.size())
         run_thread(
-            functools.partial(hub.download, self.repo_id, info.sha, patterns=patterns),
+            functools.partial(hub.download, self.repo_id, patterns=patterns),
             lambda: growth.report(progress, f"downloading {self.name}"),
         )
         files = self._small_kept()
