@@ -37,14 +37,15 @@ def build(session: Runs, loader: Loader | None = None) -> gr.Blocks:
         parts = Parts()
         gr.HTML(markup("masthead.html"), elem_id="masthead")
         with gr.Tabs(elem_id="tabs", overflow_behavior="wrap") as tabs:
-            with gr.Tab("Playground", id="playground"), gr.Row(elem_id="playground", equal_height=False):
-                with gr.Column(elem_id="controls", min_width=320, scale=0):
-                    build_controls(parts, session, loader)
-                    if not session.limits.public:
-                        build_custom(parts)
-                with gr.Column(elem_id="stage", min_width=320, scale=1):
-                    build_stage(parts)
-                    build_pair_list(parts, session)
+            with gr.Tab("Playground", id="playground"):
+                with gr.Row(elem_id="playground", equal_height=False):
+                    with gr.Column(elem_id="controls", min_width=320, scale=0):
+                        build_controls(parts, session, loader)
+                        if not session.limits.public:
+                            build_custom(parts)
+                    with gr.Column(elem_id="stage", min_width=320, scale=1):
+                        build_stage(parts)
+                build_pair_list(parts, session)
             with gr.Tab("Compare", id="compare"):
                 lanes = build_compare()
             with gr.Tab("Theory lab", id="lab"):
@@ -103,9 +104,7 @@ def _wire_page(demo: gr.Blocks, parts: Parts, page: PageHandlers, run: Any) -> N
     timer.tick(page.watch, controls["pair"], [other["pair-note"], timer, controls["pair"]], **AT_ONCE)
     controls["pair"].change(page.chosen, controls["pair"], [other["pair-note"], other["examples"]], **AT_ONCE)
     recommended, before = [controls[key] for key in RECOMMENDED], gr.State(controls["pair"].value)
-    controls["pair"].input(
-        page.recommend, [controls["pair"], before, *recommended], [*recommended, before], **AT_ONCE
-    )
+    controls["pair"].input(page.recommend, [controls["pair"], before, *recommended], [*recommended, before], **AT_ONCE)
     controls["method"].change(page.choose, controls["method"], [other["method-note"], *parts.groups], **AT_ONCE)
     run.then(page.settle, controls["pair"], [other["pair-note"], controls["pair"]], **AT_ONCE)
     controls["prompt_as"].change(

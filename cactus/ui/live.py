@@ -36,13 +36,13 @@ class LiveHandlers:
         self.desk = desk
         self._on_gpu = space.gpu(self._stream)
 
-    def pairs(self) -> dict[str, str]:
+    def pairs(self, brief: bool = False) -> dict[str, str]:
         """All pairs by name, and why one cannot be used here; empty where it can."""
-        return pair_list.reasons(self.session.states())
+        return pair_list.reasons(self.session.states(), brief)
 
     def check(self, *row: Any) -> list[dict[str, Any]]:
         """What is wrong with the controls, said beside each."""
-        wrong = settings.problems(settings.as_values(row), self.pairs())
+        wrong = settings.problems(settings.as_values(row), self.pairs(brief=True))
         return [gr.validate(key not in wrong, html.escape(wrong.get(key, ""))) for key in settings.control_keys()]
 
     def run(self, request: gr.Request, *row: Any) -> Iterator[Shown]:

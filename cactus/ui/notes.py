@@ -32,10 +32,15 @@ def pair_note(name: object, states: list[PairState], loader: Loader) -> str:
         return note("unknown pair", bad=True)
     if loader.busy and loader.name == name:
         return note(f"{state.size} · {loader.message}", share=loader.share, busy=True)
-    lines = [f"{state.size} · {_where(state)}", state.needs or state.notes]
+    lines = [f"{state.size} · {_where(state)}", sentence(state.needs or state.notes)]
     if state.name == STAND_IN_PAIR:
         lines += [line for lost in stand_in.missed(states) for line in _missed(lost, states)]
     return note(*lines, bad=not state.available or not state.usable or len(lines) > 2)
+
+
+def sentence(text: str) -> str:
+    """With a capital letter at its head."""
+    return text[:1].upper() + text[1:]
 
 
 def _where(state: PairState) -> str:

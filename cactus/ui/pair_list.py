@@ -10,7 +10,7 @@ import gradio as gr
 from cactus.pairs.state import PairState
 from cactus.ui.desk import Runs
 from cactus.ui.events import AT_ONCE
-from cactus.ui.notes import pair_label
+from cactus.ui.notes import pair_label, sentence
 from cactus.ui.parts import Parts, widget
 from cactus.ui.table import cell, table, to_json
 
@@ -23,9 +23,9 @@ def choices(states: Sequence[PairState]) -> list[tuple[str, str]]:
     return [(pair_label(state), state.name) for state in states]
 
 
-def reasons(states: Sequence[PairState]) -> dict[str, str]:
-    """By name, why a pair cannot be used here; empty where it can."""
-    return {state.name: _reason(state) for state in states}
+def reasons(states: Sequence[PairState], brief: bool = False) -> dict[str, str]:
+    """By name, why a pair cannot be used here; empty where it can. brief: where the pair's note is in sight."""
+    return {state.name: "" if state.usable else _reason(state, brief) for state in states}
 
 
 def recommended(states: Sequence[PairState], pair: str, before: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def listing(states: Sequence[PairState]) -> str:
 
 def build_pair_list(parts: Parts, session: Runs) -> None:
     """Folded away below the Playground."""
-    with gr.Accordion("All model pairs", open=False, elem_id="all-pairs") as fold:
+    with gr.Accordion("All model pairs", open=False, elem_id="all-pairs", elem_classes="card") as fold:
         parts.other["all-pairs"] = widget("table", "pairs-table", listing(session.states()))
     fold.expand(lambda: listing(session.states()), None, parts.other["all-pairs"], **AT_ONCE)
 
@@ -58,10 +58,10 @@ def _row(state: PairState) -> list[Any]:
 
 
 def _needs(state: PairState) -> str:
-    return ". ".join(part[:1].upper() + part[1:] for part in (state.needs, state.notes) if part)
+    return ". ".join(sentence(part.rstrip(".")) for part in (state.needs, state.notes) if part)
 
 
-def _reason(state: PairState) -> str:
-    if state.usable:
-        return ""
+def _reason(state: PairState, brief: bool) -> str:
+    if brief:
+        return f"{state.state.capitalize()}, see below"
     return f"{state.label} cannot be used here ({state.state}): {state.needs}. Choose another pair."
