@@ -69,6 +69,13 @@ def number(value: float | None) -> str | None:
     return f"{value:.3f}"
 
 
+WATCHED = {
+    "accepted": "accepted by the server, which does not tell the numbers it compared",
+    "recovered": "drawn in place of a rejected token, which the server does not tell",
+}
+"""What happened to the tokens of a round that was watched from outside."""
+
+
 def comparison(uniform: float, accept_prob: float) -> str:
     """`u = 0.42 < 0.71`, with as many digits as it takes to see which is larger."""
     sign = "<" if uniform < accept_prob else "≥"
@@ -83,6 +90,8 @@ def verdict(token: Token, round_: Round) -> str:
     """What happened to a token, in words."""
     if token.uniform is not None and token.accept_prob is not None:
         return f"{comparison(token.uniform, token.accept_prob)}: {token.status}"
+    if round_.watched and token.status in WATCHED:
+        return WATCHED[token.status]
     if token.status == "discarded":
         judged = any(other.status == "rejected" for other in round_.tokens)
         return "drafted behind a rejection, never judged" if judged else "drafted behind the end of the text"
@@ -97,7 +106,7 @@ def explanation(token: Token, round_: Round, place: int) -> str:
 
     `place`: the token's index in its round.
     """
-    drafted = place < round_.num_draft_tokens
+    drafted = token.status in ("accepted", "rejected", "discarded")
     where = f"Round {round_.index + 1}" + (f", draft {place + 1} of {round_.num_draft_tokens}" if drafted else "")
     if token.uniform is None or token.accept_prob is None:
         return f"{where}: {verdict(token, round_)}."

@@ -75,7 +75,8 @@ def _acceptance(metrics: Metrics, drafts: bool) -> Tile:
 
 def _divergence(metrics: Metrics, drafts: bool) -> Tile:
     if metrics.mean_kl is None:
-        return Tile("Divergence", NONE, "", _why_no_draft(drafts))
+        reason = "not known of this run" if metrics.drafted_tokens else _why_no_draft(drafts)
+        return Tile("Divergence", NONE, "", reason)
     output = nats(metrics.mean_output_kl) if metrics.mean_output_kl is not None else NONE
     return Tile("Divergence", nats(metrics.mean_kl), "nats/step", f"KL(h‖q); of the output {output}")
 

@@ -36,6 +36,7 @@ class View:
         self._set(header or NO_RUN)
         self._begun = False
         self._remark = ""
+        self._added: list[Round] = []
         self._thoughts = Thoughts()
         if header:
             self.asked(header.prompt, header.raw)
@@ -80,6 +81,7 @@ class View:
 
     def add(self, round_: Round) -> None:
         """Show one more round."""
+        self._added.append(round_)
         self.tally.add(round_)
         point = series_point(self.tally, round_)
         self._tokens.append(render.round_line(round_, self._thoughts.marks(round_)))
@@ -87,7 +89,13 @@ class View:
             waiting.append(plot.points(round_, point, self.tally.positions))
 
     def finish(self, trace: Trace) -> None:
-        """Show how the run ended. A baseline that was measured again counts for the whole run."""
+        """Show how the run ended. A baseline that was measured again counts for the whole run; so do rounds that were
+        counted again.
+        """
+        if tuple(self._added) != trace.rounds[: len(self._added)]:
+            afresh = View(trace)
+            afresh.remark(self._remark)
+            vars(self).update(vars(afresh))
         for round_ in trace.rounds[self.tally.rounds :]:
             self.add(round_)
         if trace.baseline != self.header.baseline:
