@@ -13,8 +13,10 @@ number, so that only the two parts n and not-n matter. Corollary 5 is its second
 γ* = min(1, q_n + √(2δ·q_n(1−q_n))), which solves ½χ²(h‖q) = δ exactly.
 """
 
-import math
+import reprlib
+import sys
 from collections.abc import Callable, Mapping
+from numbers import Real
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -191,12 +193,20 @@ def _two_parts(prob: Tensor) -> Tensor:
 
 
 def _as_tensor(value: Tensor | float) -> Tensor:
-    return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+    if isinstance(value, Tensor):
+        return value
+    if not (_is_number(value) and 0 <= value <= 1):
+        raise ValueError(f"verifier_prob must be a number between 0 and 1, got {reprlib.repr(value)}")
+    return torch.tensor(value, dtype=torch.float64)
 
 
 def _checked(delta: Tensor | float) -> Tensor | float:
     if isinstance(delta, Tensor):  # a tensor is computed by a rule, from a checked parameter
         return delta
-    if not (math.isfinite(delta) and delta >= 0):
-        raise ValueError(f"delta must be a finite number of at least 0, got {delta!r}")
-    return delta
+    if not (_is_number(delta) and 0 <= delta <= sys.float_info.max):
+        raise ValueError(f"delta must be a finite number of at least 0, got {reprlib.repr(delta)}")
+    return float(delta)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)

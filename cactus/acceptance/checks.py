@@ -23,12 +23,12 @@ COARSE = 0.05  # what 8 bits of mantissa leave of a sum
 
 def checked(rule: R) -> R:
     """The class itself, its public methods with their arguments checked. `ValueError` names the bad one."""
-    for name, check in (("accept_probs", _block), ("recovery_probs", _step), ("output_probs", _step)):
+    for name, check in (("accept_probs", _block), ("recovery_probs", _step), ("output_probs", _rows)):
         setattr(rule, name, _behind(check, getattr(rule, name)))
     return rule
 
 
-def _behind(check: Callable[..., None], method: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _behind(check: Callable[..., object], method: Callable[..., Tensor]) -> Callable[..., Tensor]:
     @functools.wraps(method)
     def checking(self: Rule, draft_probs: Tensor, verifier_probs: Tensor, *tokens: Any, **named: Any) -> Tensor:
         check(draft_probs, verifier_probs, *tokens, *named.values())
@@ -49,8 +49,8 @@ def _block(draft_probs: object, verifier_probs: object, draft_tokens: object) ->
             _in_vocabulary(token, rows.shape[-1])
 
 
-def _step(draft_probs: object, verifier_probs: object, draft_token: object = 0) -> None:
-    """[vocab], [vocab], and a token where there is one."""
+def _step(draft_probs: object, verifier_probs: object, draft_token: object) -> None:
+    """[vocab], [vocab], a token."""
     rows = _rows(draft_probs, verifier_probs, "[vocab]")
     if isinstance(draft_token, Tensor):
         if draft_token.numel() != 1 or draft_token.is_floating_point():
@@ -61,11 +61,12 @@ def _step(draft_probs: object, verifier_probs: object, draft_token: object = 0) 
     _in_vocabulary(draft_token, rows.shape[-1])
 
 
-def _rows(draft_probs: object, verifier_probs: object, shape: str) -> Tensor:
+def _rows(draft_probs: object, verifier_probs: object, shape: str = "[..., vocab]") -> Tensor:
     for name, probs in (("draft_probs", draft_probs), ("verifier_probs", verifier_probs)):
         if not isinstance(probs, Tensor) or not probs.is_floating_point():
             raise ValueError(f"{name} must be a tensor of probabilities, got {_kind(probs)}")
-        if probs.dim() != shape.count(",") + 1 or not probs.shape[-1]:
+        fits = probs.dim() >= 1 if "..." in shape else probs.dim() == shape.count(",") + 1
+        if not fits or not probs.shape[-1]:
             raise ValueError(f"{name} must be {shape}, got {list(probs.shape)}")
         if probs.device.type == "cpu" and probs.numel():
             _distributions(name, probs)
