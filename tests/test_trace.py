@@ -125,7 +125,7 @@ def test_json_round_trip_and_stable_keys():
     } <= data.keys()  # fmt: skip
     assert data["rounds"][0].keys() == {
         "index", "num_draft_tokens", "accepted_length", "draft_seconds", "verify_seconds", "judge_seconds",
-        "record_seconds", "tokens",
+        "record_seconds", "step_seconds", "tokens",
     }  # fmt: skip
     assert {
         "id", "text", "status", "position", "draft_prob", "verifier_prob", "boosted_prob", "accept_prob", "uniform",

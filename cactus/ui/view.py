@@ -36,7 +36,6 @@ class View:
         self._set(header or NO_RUN)
         self._begun = False
         self._remark = ""
-        self._added: list[Round] = []
         self._thoughts = Thoughts()
         if header:
             self.asked(header.prompt, header.raw)
@@ -45,6 +44,7 @@ class View:
     def _set(self, header: Trace) -> None:
         """Tiles and plots of a run with these settings, without rounds."""
         self.header = header
+        self._added: list[Round] = []
         self.tally = Tally(header.baseline.seconds_per_token if header.baseline else None)
         self._plots = [kind(header) for kind in plots.KINDS]
         self._lines = [[plots.figure_line(plot)] for plot in self._plots]
