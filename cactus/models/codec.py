@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,12 +28,13 @@ def check_same_tokens(
     draft: PreTrainedTokenizerBase,
     verifier: PreTrainedTokenizerBase,
     names: tuple[str, str] = ("the draft model", "the verifier"),
+    known: int = sys.maxsize,
 ) -> None:
     """`CactusError` naming the first id that the two tokenizers map to different tokens, and what would be needed.
 
-    names: of the two models, for the message.
+    names: of the two models, for the message. known: ids from here on are left out of it.
     """
-    ours, theirs = ({i: token for token, i in t.get_vocab().items()} for t in (draft, verifier))
+    ours, theirs = ({i: token for token, i in t.get_vocab().items() if i < known} for t in (draft, verifier))
     different = [i for i in sorted(ours.keys() | theirs.keys()) if ours.get(i) != theirs.get(i)]
     if different:
         first = different[0]

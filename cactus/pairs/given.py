@@ -7,6 +7,7 @@ tokenizer, whether they fit.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,10 +30,11 @@ LOOKING = 0.1  # the share of a load's progress that is left to looking at both 
 
 
 class Known(NamedTuple):
-    """What was read of a model without its weights."""
+    """What was read of a model without its weights. ids: as many of the tokenizer's are the model's own."""
 
     config: PreTrainedConfig
     tokenizer: PreTrainedTokenizerBase
+    ids: int
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,10 @@ class GivenModel:
             files = self.given.look(progress)
             progress(None, f"looking at {self.name}")
             config = read_config(files.folder, files.gguf, self.name)
-            self._known.append(Known(config, load_tokenizer(files.folder, gguf=files.gguf, name=self.name)))
+            tokenizer = load_tokenizer(files.folder, gguf=files.gguf, name=self.name)
+            # Reading a GGUF file, the library may add an end of text that the file does not have.
+            ids = config.get_text_config(decoder=True).vocab_size if files.gguf else sys.maxsize
+            self._known.append(Known(config, tokenizer, ids))
         return self._known[0]
 
     def load(self, placement: Placement) -> PreTrainedModel:
@@ -144,7 +149,7 @@ class GivenSpec(PairSpec):
         if isinstance(self.drafter, GivenDraft):
             draft = self.drafter.model.look(part(progress, 0.5, 1.0))
             names = (self.drafter.label, self.verifier.name)
-            check_same_tokens(draft.tokenizer, verifier.tokenizer, names)
+            check_same_tokens(draft.tokenizer, verifier.tokenizer, names, min(draft.ids, verifier.ids))
         check_fits(verifier.config, self.verifier.name, anywhere)
 
     def fetch(self, progress: Progress = silent, *, verify: bool = False) -> Path:
