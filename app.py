@@ -56,31 +56,38 @@ def address(args: argparse.Namespace) -> str:
     return args.host or os.environ.get("GRADIO_SERVER_NAME") or ("0.0.0.0" if space.IS_SPACE else "127.0.0.1")
 
 
+def launch_options(args: argparse.Namespace) -> dict[str, Any]:
+    """How the page is served."""
+    from cactus.ui.theme import STYLES, head, theme
+
+    return {
+        "server_name": address(args),
+        "server_port": args.port,
+        "share": args.share,
+        "mcp_server": args.mcp,
+        "ssr_mode": False,
+        "run_history": False,
+        "max_file_size": args.limits.max_upload_bytes,
+        "footer_links": ["api"],
+        "theme": theme(),
+        "css_paths": [STYLES],
+        "head": head(),
+    }
+
+
 def main(argv: list[str] | None = None) -> None:
     """Build the page, start to load the default pair beside it, and serve."""
     args = parse_args(argv)
-    from cactus.session import RunRequest, Session
+    from cactus.request import RunRequest
+    from cactus.session import Session
     from cactus.ui.desk import Loader
     from cactus.ui.layout import build
-    from cactus.ui.theme import STYLES, head, theme
 
     session = Session(limits=args.limits)
     loader = Loader(session)
     demo = build(session, loader)
     loader.start(RunRequest.pair)
-    demo.launch(
-        server_name=address(args),
-        server_port=args.port,
-        share=args.share,
-        mcp_server=args.mcp,
-        ssr_mode=False,
-        run_history=False,
-        max_file_size=args.limits.max_upload_bytes,
-        footer_links=["api"],
-        theme=theme(),
-        css_paths=[STYLES],
-        head=head(),
-    )
+    demo.launch(**launch_options(args))
 
 
 if __name__ == "__main__":
