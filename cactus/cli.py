@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NamedTuple, NoReturn
 
+from cactus.commands.early import check_pair
 from cactus.terminal import one_line
 from cactus.versions import __version__
 
@@ -78,6 +79,7 @@ def _run(argv: list[str]) -> int:
     try:
         if not argv or argv[0] not in COMMANDS:
             return _answer_without_command(argv)
+        check_pair(argv[1:])  # importing torch takes longer than that
         command = import_module(COMMANDS[argv[0]].module)
         parser = Parser(prog=f"{PROGRAM} {argv[0]}", description=COMMANDS[argv[0]].help)
         command.add_arguments(parser)

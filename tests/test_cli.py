@@ -6,8 +6,10 @@ import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,6 +25,7 @@ from cactus.terminal import TokenPrinter
 from cactus.trace import Trace
 
 PAIR = DEFAULT_PAIR
+HUB_PAIRS = [name for name, spec in PAIRS.items() if spec.hub_weights]
 ROOT = Path(__file__).parent.parent
 
 
@@ -234,11 +237,42 @@ def test_a_run_that_fails_keeps_its_trace(
 def test_pairs_as_a_table_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["pairs"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["pair", "what", "it", "is", "size", "needs"]
+    assert lines[0].split() == ["pair", "verifier", "with", "drafter", "size", "licence", "state"]
     assert [line.split()[0] for line in lines[1:]] == list(PAIRS)
     assert cli.main(["pairs", "--json"]) == 0
     states = json.loads(capsys.readouterr().out)
     assert [state["name"] for state in states] == list(PAIRS)
+
+
+def test_pairs_are_listed_without_torch_and_without_waiting_for_a_silent_hub() -> None:
+    code = "import sys, cactus.cli; cactus.cli.main(['pairs', '--json']); sys.exit('torch' in sys.modules)"
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen()
+        env = {**os.environ, "HF_ENDPOINT": f"http://127.0.0.1:{deaf.getsockname()[1]}", "HF_HOME": "/nowhere"}
+        env.pop("HF_HUB_OFFLINE", None)
+        start = time.monotonic()
+        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+        assert time.monotonic() - start < 10  # 2 seconds of it on an idle machine; with torch it would be more
+    states = {state["name"]: state for state in json.loads(done.stdout)}
+    assert states["pocket"]["state"] == "ready"
+    assert {"unreachable", "gated", "too large here"} >= {states[name]["state"] for name in HUB_PAIRS}
+    assert all(states[name]["needs"] and states[name]["licence"] for name in HUB_PAIRS)
+
+
+@pytest.mark.parametrize("command", ["generate", "compare", "fetch"])
+def test_a_pair_that_cannot_be_had_is_said_before_torch_is_imported(command: str, tmp_path: Path) -> None:
+    argv = [command, "--pair", "qwen2.5-0.5b-1.5b", *(["hello"] if command != "fetch" else [])]
+    code = (
+        f"import sys, cactus.cli; code = cactus.cli.main({argv!r}); sys.exit(100 if 'torch' in sys.modules else code)"
+    )
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith(
+        "error: Qwen2.5 1.5B + 0.5B cannot be had: its weights come from the model hub, which"
+    )
+    assert "HF_HUB_OFFLINE" in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_tables_line_up() -> None:

@@ -28,7 +28,7 @@ class Mixed(FakeSession):
             replace(
                 second, name="big", label="Big", state="too large here", needs=WHY, settings=QWEN, notes="it thinks"
             ),
-            replace(second, name="gated", label="Gated", state="gated", needs="Accept its licence", settings={}),
+            replace(second, name="gated", label="Gated", state="gated", needs="accept its licence", settings={}),
         ]
 
 
@@ -55,7 +55,7 @@ def test_past_the_check_it_is_refused_too():
     live, _ = place(session)
     (shown,) = live.run(request(), *row(pair="gated"))
     assert (
-        "Gated cannot be used here (gated): Accept its licence. Choose" in lines(shown[0])[-1]["end"]
+        "Gated cannot be used here (gated): accept its licence. Choose" in lines(shown[0])[-1]["end"]
         and session.runs == 0
     )
 

@@ -99,7 +99,7 @@ def test_a_refusal_is_named_and_for_a_gated_model_what_to_do(status, reason, end
     with pytest.raises(UnavailableError, match=f"org/model cannot be had: .*{reason}"):
         WEIGHTS.fetch()
     with pytest.raises(
-        UnavailableError, match="Accept its licence at https://huggingface.co/org/model, then set HF_TOKEN"
+        UnavailableError, match="accept its licence at https://huggingface.co/org/model, then set HF_TOKEN"
     ):
         replace(WEIGHTS, gated=True).fetch()
 

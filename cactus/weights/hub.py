@@ -17,10 +17,12 @@ from typing import Any
 from tqdm import tqdm
 
 from cactus.weights.process import Growth, run_thread
+from cactus.weights.reach import HubProbe
 from cactus.weights.source import Progress, SourceError, require_space
 
 PATTERNS = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt"]
-REACH_SECONDS = 3.0
+REACH_SECONDS = 2.0  # for a sign of life,
+LOOK_SECONDS = 10.0  # and for what a repository holds: a slow hub is better than none
 STALL_SECONDS = 60.0
 
 
@@ -73,15 +75,17 @@ def look_up(repo_id: str, revision: str | None = None) -> Any:
 
     if constants.HF_HUB_OFFLINE:
         raise SourceError("switched off (HF_HUB_OFFLINE)")
+    if HubProbe().state(REACH_SECONDS) != "reachable":
+        raise SourceError("not reachable")
     found: list[Any] = []
-    deadline = time.monotonic() + REACH_SECONDS
+    deadline = time.monotonic() + LOOK_SECONDS
 
     def ask() -> None:
-        found.append(HfApi().model_info(repo_id, revision=revision, timeout=REACH_SECONDS, files_metadata=True))
+        found.append(HfApi().model_info(repo_id, revision=revision, timeout=LOOK_SECONDS, files_metadata=True))
 
     def tick() -> None:
-        if time.monotonic() > deadline:  # the library's own limit leaves out the search for the host's address
-            raise SourceError(f"not reachable (no answer within {REACH_SECONDS:.0f} seconds)")
+        if time.monotonic() > deadline:
+            raise SourceError(f"not reachable (no answer within {LOOK_SECONDS:.0f} seconds)")
 
     try:
         run_thread(ask, tick)

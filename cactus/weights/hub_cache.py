@@ -68,7 +68,7 @@ class HubWeights:
                 _check_sums(folder, progress)
             return folder
         except SourceError as error:
-            raise UnavailableError(f"{self.repo_id} cannot be had: {error}.{self._advice()}") from error
+            raise UnavailableError(f"{self.repo_id} cannot be had: {error}{self._advice()}") from error
         except OSError as error:
             raise UnavailableError(f"{self.repo_id} cannot be kept in {cache_folder()}: {error}") from error
 
@@ -77,7 +77,7 @@ class HubWeights:
         return f"{self.repo_id} (model hub, {self.licence}, {folder.name[:8]})"
 
     def _advice(self) -> str:
-        return f" {how_to_get_gated(self.repo_id)}" if self.gated else ""
+        return f"; {how_to_get_gated(self.repo_id)}" if self.gated else ""
 
     def _kept(self) -> Path | None:
         """The newest snapshot, if the files that its index names are there."""
@@ -115,8 +115,8 @@ class HubWeights:
 def how_to_get_gated(repo_id: str) -> str:
     """What its owner asks for, and where the token goes."""
     return (
-        f"Accept its licence at https://huggingface.co/{repo_id}, then set HF_TOKEN to a token of that account "
-        "(or run `hf auth login`)."
+        f"accept its licence at https://huggingface.co/{repo_id}, then set HF_TOKEN to a token of that account "
+        "(or run `hf auth login`)"
     )
 
 
