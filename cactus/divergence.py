@@ -26,14 +26,28 @@ from torch import Tensor
 if TYPE_CHECKING:
     from cactus.acceptance import Rule
 
+SUM_TOLERANCE = 0.01  # what rounding to half precision may leave
 SOLVER_STEPS = 100  # a safeguard: about fifteen are taken
 HALVING_EVERY = 8
 SOLVER_PRECISION = 1e-15  # of the larger end of the bracket
 
 
 def output_probs(rule: "Rule", draft_probs: Tensor, verifier_probs: Tensor) -> Tensor:
-    """The exact distribution of the token one step of `rule` emits: [vocab] -> [vocab]."""
+    """The exact distribution of the token one step of `rule` emits: [vocab] -> [vocab].
+
+    `ValueError` for what are no distributions.
+    """
+    for name, probs in (("draft_probs", draft_probs), ("verifier_probs", verifier_probs)):
+        if isinstance(probs, Tensor) and probs.dim() and probs.numel():  # else the rule itself names what it is
+            _check_distributions(name, probs)
     return rule.output_probs(draft_probs, verifier_probs)
+
+
+def _check_distributions(name: str, probs: Tensor) -> None:
+    if not (least := float(probs.amin())) >= 0:  # NaN is not, either
+        raise ValueError(f"{name} must hold probabilities from 0 to 1, got {least:.3g}")
+    if (far := float((wide(probs).sum(-1) - 1).abs().amax())) > SUM_TOLERANCE:
+        raise ValueError(f"{name} must be a distribution, but its sum is {far:.3g} from 1")
 
 
 def wide(tensor: Tensor) -> Tensor:

@@ -92,6 +92,8 @@ BAD_ROWS = {
     "another m": GOOD[:1],
     "another precision": GOOD.double(),
     "no vocabulary": torch.empty(2, 0),
+}
+NO_DISTRIBUTIONS = {
     "NaN": GOOD * torch.tensor([1.0, float("nan"), 1.0]),
     "infinite": GOOD + torch.tensor([0.0, float("inf"), 0.0]),
     "negative": torch.tensor([[1.5, -0.5, 0.0], [0.2, 0.2, 0.6]]),
@@ -111,22 +113,28 @@ BAD_TOKENS = {
 
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("bad", BAD_ROWS)
-def test_rows_that_are_no_distributions_are_named(name, bad):
+def test_rows_of_another_kind_are_named(name, bad):
     rule, rows = make_rule(name), BAD_ROWS[bad]
-    one = rows[0] if isinstance(rows, Tensor) and rows.dim() == 2 else rows
-    one = rows if bad == "one row" else one
-    for method, arguments in (
-        (rule.accept_probs, lambda p, q: (p, q, TOKENS)),
-        (rule.recovery_probs, lambda p, q: (p, q, 0)),
-        (rule.output_probs, lambda p, q: (p, q)),
-    ):
-        block = method == rule.accept_probs
-        good, wrong = (GOOD, rows) if block else (GOOD[0], one)
-        if not block and bad in ("another m", "one row", "too many dimensions"):
-            continue  # of one row there is no m
-        for pair in ((wrong, good), (good, wrong)):
-            with pytest.raises(ValueError, match="_probs must|_probs and"):
-                method(*arguments(*pair))
+    for pair in ((rows, GOOD), (GOOD, rows)):
+        with pytest.raises(ValueError, match="_probs must|_probs and"):
+            rule.accept_probs(*pair, TOKENS)
+    row = rows[0] if isinstance(rows, Tensor) and rows.dim() == 2 else rows
+    if isinstance(row, Tensor) and (row.shape, row.dtype) == (GOOD[0].shape, GOOD.dtype):
+        return  # of one row there is no m
+    for pair in ((row, GOOD[0]), (GOOD[0], row)):
+        with pytest.raises(ValueError, match="_probs must|_probs and"):
+            rule.recovery_probs(*pair, 0)
+        with pytest.raises(ValueError, match="_probs must|_probs and"):
+            output_probs(rule, *pair)
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("bad", NO_DISTRIBUTIONS)
+def test_rows_that_are_no_distributions_have_no_output(name, bad):
+    row = NO_DISTRIBUTIONS[bad][0]
+    for pair in ((row, GOOD[0]), (GOOD[0], row)):
+        with pytest.raises(ValueError, match="_probs must"):
+            output_probs(make_rule(name), *pair)
 
 
 @pytest.mark.parametrize("name", RULES)
