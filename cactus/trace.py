@@ -287,7 +287,7 @@ def _round_faults(round_: Round, index: int, position: int) -> list[str]:
             faults.append(
                 f"token {token.text!r:.40} is {token.status} though {token.uniform} {sign} {token.accept_prob}"
             )
-    if not _well_ordered([token.status for token in round_.tokens]):
+    if not _well_ordered([token.status for token in round_.tokens], round_.watched):
         faults.append("the tokens' statuses are in an impossible order")
     expected = [position + offset for offset in range(len(round_.emitted))]
     if [token.position for token in round_.emitted] != expected:
@@ -295,10 +295,13 @@ def _round_faults(round_: Round, index: int, position: int) -> list[str]:
     return faults
 
 
-def _well_ordered(statuses: list[str]) -> bool:
-    """accepted… then (rejected, discarded…, recovered) or (discarded… after a stop) or bonus or sampled."""
+def _well_ordered(statuses: list[str], watched: bool) -> bool:
+    """accepted… then (rejected, discarded…, recovered) or (discarded… after a stop) or bonus or sampled.
+
+    Of a watched round the rejected and the discarded tokens are left out.
+    """
     tail = list(dropwhile(lambda status: status == "accepted", statuses))
-    if not tail or tail in (["bonus"], ["sampled"]):
+    if not tail or tail in (["bonus"], ["sampled"]) or (watched and tail == ["recovered"]):
         return True
     if tail[0] == "rejected":
         return tail[-1] == "recovered" and all(status == "discarded" for status in tail[1:-1])
