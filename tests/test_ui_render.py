@@ -10,7 +10,7 @@ import math
 import pytest
 from ui_fakes import make_round, make_rounds, make_trace, token
 
-from cactus.trace import Round, Trace
+from cactus.trace import Round, Timings, Trace
 from cactus.ui import render, tiles
 from cactus.ui.view import View, blank
 
@@ -282,3 +282,11 @@ def test_what_was_not_judged_is_explained_too():
     round_ = make_trace(count=1).rounds[0]
     last = round_.tokens[-1]
     assert render.explanation(last, round_, round_.num_draft_tokens) == f"Round 1: {render.verdict(last, round_)}."
+
+
+def test_the_summary_says_how_long_others_had_the_models():
+    trace = make_trace(count=2)
+    assert "Waited" not in render.summary(trace, trace.metrics())
+    waited = trace.model_copy(update={"timings": Timings(total_seconds=9.0, waiting_seconds=4.25)})
+    assert render.summary(waited, waited.metrics()).endswith("Waited 4.2 s for other runs, which counts nowhere.")
+    assert waited.metrics() == trace.metrics()

@@ -38,6 +38,7 @@ FIELDS = (
     "output_kl",
 )
 FORMULA_STARTS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
+WORTH_SAYING = 0.5  # seconds
 ENDINGS = {
     "stop": "the model ended its text",
     "length": "token limit reached",
@@ -212,6 +213,8 @@ def summary(trace: Trace, metrics: Metrics) -> str:
     if metrics.accepted_length is not None:
         of = "" if trace.num_draft_tokens == "auto" else f" of {trace.num_draft_tokens}"
         parts.append(f"Mean accepted length {metrics.accepted_length:.2f}{of}.")
+    if trace.timings.waiting_seconds >= WORTH_SAYING:
+        parts.append(f"Waited {trace.timings.waiting_seconds:.1f} s for other runs, which counts nowhere.")
     return " ".join(parts)
 
 
