@@ -23,6 +23,8 @@ FLAGS = (
     ("max_prompt_characters", int, "characters of prompt and system prompt"),
 )
 
+SERVER_RUNS = 32  # at once, where a server batches them: nobody waits for another's model
+
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Options, with the server's limits as `limits`; what is not given is left to Gradio's variables."""
@@ -31,6 +33,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--port", type=int, help="port (default: GRADIO_SERVER_PORT, else 7860)")
     parser.add_argument("--share", action="store_true", help="also give a public link through Gradio's relay")
     parser.add_argument("--mcp", action="store_true", help="also serve the API as MCP tools (needs gradio[mcp])")
+    _add_engine(parser)
     limits = parser.add_argument_group("limits")
     for name, kind, meaning in FLAGS:
         default, flag = getattr(Limits, name), f"--{name.replace('_', '-')}"
@@ -39,12 +42,39 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         "--public", action=argparse.BooleanOptionalAction, default=space.IS_SPACE,
         help="strangers use it: no models but the listed pairs, and no files from visitors (default: on a Space)",
     )  # fmt: skip
+    if parser.parse_known_args(argv)[0].engine == "vllm":
+        parser.set_defaults(max_runs=SERVER_RUNS)
     args = parser.parse_args(argv)
+    if (args.engine == "vllm") != bool(args.url):
+        parser.error("--url is the address of a server for --engine vllm; give both or neither")
     try:
         args.limits = Limits(public=args.public, **_given(args))
     except CactusError as error:
         parser.error(str(error))
     return args
+
+
+def _add_engine(parser: argparse.ArgumentParser) -> None:
+    engine = parser.add_argument_group("engine")
+    engine.add_argument("--engine", choices=["local", "vllm"], default="local", help="who runs the models; default: local")
+    engine.add_argument("--url", default="", help="vllm: address of a server with the plugin, such as http://host:8000")
+    engine.add_argument("--model", default="", help="vllm: which of the server's models; default: its first")
+    engine.add_argument(
+        "--baseline-url", default="", metavar="URL",
+        help="vllm: a second server, without speculation, to measure against; without it no speedup is shown",
+    )  # fmt: skip
+
+
+def new_session(args: argparse.Namespace) -> Any:
+    """What runs the models: this process, or a server."""
+    if args.engine == "local":
+        from cactus.session import Session
+
+        return Session(limits=args.limits)
+    from cactus.server import Server, ServerSession
+
+    baseline = Server(args.baseline_url) if args.baseline_url else None
+    return ServerSession(Server(args.url, args.model), baseline, args.limits)
 
 
 def _given(args: argparse.Namespace) -> dict[str, Any]:
@@ -78,15 +108,14 @@ def launch_options(args: argparse.Namespace) -> dict[str, Any]:
 def main(argv: list[str] | None = None) -> None:
     """Build the page, start to load the default pair beside it, and serve."""
     args = parse_args(argv)
-    from cactus.request import RunRequest
-    from cactus.session import Session
+    from cactus.ui import pair_list
     from cactus.ui.desk import Loader
     from cactus.ui.layout import build
 
-    session = Session(limits=args.limits)
+    session = new_session(args)
     loader = Loader(session)
     demo = build(session, loader)
-    loader.start(RunRequest.pair)
+    loader.start(pair_list.first(session.states()))
     demo.launch(**launch_options(args))
 
 

@@ -38,7 +38,7 @@ def _prompt(parts: Parts, session: Runs) -> None:
     )  # fmt: skip
     parts.other["examples"] = gr.Dataset(
         components=[prompt], elem_id="examples", show_label=False, samples_per_page=20,
-        **examples.choice(settings.defaults()["pair"], session.states()),
+        **examples.choice(pair_list.first(session.states()), session.states()),
     )  # fmt: skip
 
 
@@ -46,14 +46,14 @@ def _pair_and_method(parts: Parts, session: Runs, loader: Loader) -> None:
     start, states = settings.defaults(), session.states()
     with gr.Row():
         parts.controls["pair"] = gr.Dropdown(
-            pair_list.choices(states), value=start["pair"], label="Model pair",
+            pair_list.choices(states), value=pair_list.first(states), label="Model pair",
             info="Draft model and verifier.", elem_id="pair", filterable=False, min_width=140,
         )  # fmt: skip
         parts.controls["method"] = gr.Dropdown(
             [(method.label, method.name) for method in settings.methods().values()], value=start["method"],
             label="Method", info="What judges the drafts.", elem_id="method", filterable=False, min_width=140,
         )  # fmt: skip
-    parts.other["pair-note"] = widget("note", "pair-note", notes.pair_note(start["pair"], states, loader))
+    parts.other["pair-note"] = widget("note", "pair-note", notes.pair_note(pair_list.first(states), states, loader))
     parts.other["method-note"] = widget("note", "method-note", notes.method_note(start["method"]))
     for method in settings.methods().values():
         if method.parameters:

@@ -8,6 +8,7 @@ from typing import Any
 import gradio as gr
 
 from cactus.pairs.state import PairState
+from cactus.request import RunRequest
 from cactus.ui.desk import Runs
 from cactus.ui.events import AT_ONCE
 from cactus.ui.notes import pair_label, sentence
@@ -21,6 +22,12 @@ KINDS = {"ready": "good", "can download": ""}  # of a state's cell; any other st
 def choices(states: Sequence[PairState]) -> list[tuple[str, str]]:
     """For the list of pairs."""
     return [(pair_label(state), state.name) for state in states]
+
+
+def first(states: Sequence[PairState]) -> str:
+    """The name of the pair to begin with: the usual one, where it is among these."""
+    names = [state.name for state in states]
+    return RunRequest.pair if RunRequest.pair in names else names[0]
 
 
 def reasons(states: Sequence[PairState], brief: bool = False) -> dict[str, str]:
