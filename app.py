@@ -55,8 +55,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def _add_engine(parser: argparse.ArgumentParser) -> None:
-    engine = parser.add_argument_group("engine")
-    engine.add_argument("--engine", choices=["local", "vllm"], default="local", help="who runs the models; default: local")
+    engine = parser.add_argument_group("engine", "what runs the models")
+    engine.add_argument("--engine", choices=["local", "vllm"], default="local", help="what runs them; default: local")
     engine.add_argument("--url", default="", help="vllm: address of a server with the plugin, such as http://host:8000")
     engine.add_argument("--model", default="", help="vllm: which of the server's models; default: its first")
     engine.add_argument(
