@@ -125,7 +125,8 @@ class _Draft:
         self._rows.append(probs)
         token = column if self._token_ids is None else self._token_ids[column]
         enough = self._context.enough
-        self.ended = len(self._rows) == self._context.count or (enough is not None and enough(token, probs[column]))
+        ended = enough is not None and enough(token, probs[column])
+        self.ended = ended or len(self._rows) == self._context.count
         return token
 
     def proposal(self) -> Proposal:

@@ -27,7 +27,7 @@ from cactus.sampling import NonFiniteLogits, SamplingParams, check_finite, distr
 from cactus.seen import Seen
 from cactus.text import StopStrings
 from cactus.trace import Round, Token
-from cactus.transfer import read, send
+from cactus.transfer import is_far, read, send
 from cactus.verdict import judge
 
 PREFILL_CHUNK = 512
@@ -55,10 +55,8 @@ class Loop:
     pace: Pace = field(default_factory=Steady)
     rounds_done: int = 0
     hidden: list[Tensor] = field(default_factory=list)
-    remote: bool = field(init=False)  # whether a look at a number waits for the device
 
     def __post_init__(self) -> None:
-        self.remote = self.verifier.device.type != "cpu"
         self._seen = Seen(self.vocab_size, self.verifier.device, self.sampling.repetition_penalty != 1.0)
 
     def prefill(self, should_stop: Callable[[], bool], turn: Turn = nullcontext) -> bool:
@@ -91,7 +89,7 @@ class Loop:
         verifier_probs = self._probs(logits, proposal.tokens)
         verdict = judge(self.rule, proposal.tokens, proposal.probs, verifier_probs, self.judge_generator)
         clock.mark()
-        evidence = work_out(self.rule, verdict, proposal, verifier_probs, ahead=self.remote)
+        evidence = work_out(self.rule, verdict, proposal, verifier_probs, ahead=is_far(self.verifier.device))
         clock.mark()
         columns = read(*evidence)
         draft, verify, judging, working = clock.seconds()
@@ -133,12 +131,13 @@ class Loop:
         if self.drafter is None or room == 0:
             return no_proposal(self.vocab_size, self.verifier.device)
         self.pace.begin()
-        enough = self._enough if self.pace.looks or not self.remote else None
+        enough = self._enough if self.pace.looks or not is_far(self.verifier.device) else None
         return self.drafter.propose(DraftContext(self.committed, room, self._choose, self._take_hidden(), enough))
 
     def _enough(self, token: int | Tensor, draft_prob: float | Tensor) -> bool:
-        """Whether drafting ends behind this token: at the end of a text, or where more would not pay."""
-        return int(token) in self.writer.eos_ids or (self.pace.looks and self.pace.enough(float(draft_prob)))
+        """Whether drafting ends behind this token: where more would not pay, or, if it is free to see, at an end."""
+        enough = self.pace.looks and self.pace.enough(float(draft_prob))
+        return enough or (not is_far(self.verifier.device) and int(token) in self.writer.eos_ids)
 
     def _take_hidden(self) -> Tensor | None:
         """Of the tokens fed since it was last taken."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from cactus.acceptance import Rule
+from cactus.acceptance.rule import unchecked
 from cactus.sampling import pick, uniforms
 
 
@@ -43,7 +44,7 @@ def judge(
         none = verifier_probs.new_empty(0)
         return _drawn(draft_tokens.new_zeros(1), verifier_probs[0], none, none, generator)
     judged = draft_probs, verifier_probs[:count], draft_tokens
-    accept = rule.accept_probs(*judged).clamp(0, 1)  # sums in float32 may overshoot 1 by rounding
+    accept = unchecked(rule.accept_probs)(*judged).clamp(0, 1)  # sums in float32 may overshoot 1 by rounding
     chances = uniforms(count, generator).to(accept.device)
     accepted = (chances < accept).long().cumprod(0).sum(0, keepdim=True)  # [1]
     # Both what a rejection is recovered from and the bonus: which of them counts is not known here.

@@ -29,6 +29,7 @@ from cactus.divergence import (
     taylor_boosted_prob,
     wide,
 )
+from cactus.transfer import filled_columns
 
 DELTA = Parameter(
     name="delta",
@@ -103,7 +104,7 @@ class LiftRule(Rule):
         budget = self.step_budget(verifier_rows)
         budget = budget.unsqueeze(-1) if isinstance(budget, Tensor) else budget  # [m, 1]
         falls = self.may_fall(draft_rows, verifier_rows, budget)  # [m, vocab]
-        tokens = falls.sum(0).nonzero().squeeze(-1)  # [k], few: all else is emitted at least as often as drafted
+        tokens = filled_columns(falls)  # [k], few: all else is emitted at least as often as drafted
         draft_prob = wide(draft_rows[:, tokens])  # [m, k]
         boosted = torch.minimum(self.lift(wide(verifier_rows[:, tokens]), budget), draft_prob)
         boosted = torch.where(falls[:, tokens] > 0, boosted, draft_prob)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from cactus.divergence import as_numbers, wide
+from cactus.transfer import filled_columns
 
 
 def lift_scale(boosted_prob: Tensor, verifier_prob: Tensor) -> Tensor:
@@ -53,7 +54,7 @@ def _split(draft_probs: Tensor, verifier_probs: Tensor, scale: Tensor, high: Ten
     low = scale.amin(-1, keepdim=True).to(draft_probs.dtype)  # [m, 1]
     always = as_numbers(torch.le, draft_probs, verifier_probs * low)
     some = as_numbers(torch.lt, draft_probs, verifier_probs * high.to(draft_probs.dtype)).sub_(always)
-    tokens = some.sum(0).nonzero().squeeze(-1)
+    tokens = filled_columns(some)
     inside = some[:, tokens] > 0
     draft = torch.where(inside, wide(draft_probs[:, tokens]), 0.0)
     verifier = torch.where(inside, wide(verifier_probs[:, tokens]), 0.0)

@@ -8,7 +8,10 @@ the recovery distribution. Knows nothing of models, tokens' text, random numbers
 is what one step emits. Every rule gives it exactly, as `output_probs`.
 """
 
+import functools
+import inspect
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
@@ -81,7 +84,7 @@ class Rule(ABC):
         """KL(output ‖ verifier) of one step in nats, 0 for a lossless rule: [..., vocab], [..., vocab] -> [...]."""
         if self.lossless:
             return torch.zeros_like(verifier_probs[..., 0])
-        return kl(self.output_probs(draft_probs, verifier_probs), verifier_probs)
+        return kl(unchecked(self.output_probs)(draft_probs, verifier_probs), verifier_probs)
 
     def accept_row(self, draft_probs: Tensor, verifier_probs: Tensor) -> Tensor:
         """The accept probability of every token, were it drafted alone: [vocab], [vocab] -> [vocab]."""
@@ -121,7 +124,7 @@ class Rule(ABC):
         if type(self).at is not Rule.at:
             standing = self.at(draft_probs, verifier_probs, draft_tokens, int(index))
         rows = draft_probs.index_select(0, index)[0], verifier_probs.index_select(0, index)[0]
-        return standing.recovery_probs(*rows, draft_tokens.index_select(0, index))
+        return unchecked(standing.recovery_probs)(*rows, draft_tokens.index_select(0, index))
 
     def at(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor, index: int) -> Self:
         """The rule as it stands at `index` of a block whose earlier tokens were all accepted."""
@@ -130,6 +133,11 @@ class Rule(ABC):
     def advance(self, spent: float) -> Self:
         """The rule for the next round, after `spent` nats of KL(h ‖ verifier) on judged tokens."""
         return self
+
+
+def unchecked(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A rule's public method without the look at its arguments (`checks`): for rows that come from the loop itself."""
+    return functools.partial(inspect.unwrap(method.__func__), method.__self__)  # type: ignore[attr-defined]
 
 
 def chosen(probs: Tensor, tokens: Tensor) -> Tensor:
