@@ -70,7 +70,7 @@ def new_session(args: argparse.Namespace) -> Any:
     if args.engine == "local":
         from cactus.session import Session
 
-        return Session(limits=args.limits)
+        return space.apart(lambda: Session(limits=args.limits))
     from cactus.server import Server, ServerSession
 
     baseline = Server(args.baseline_url) if args.baseline_url else None

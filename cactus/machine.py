@@ -95,9 +95,12 @@ def free_disk(folder: Path) -> int:
 def accelerators() -> tuple[Accelerator, ...]:
     """The NVIDIA devices. On a Mac the GPU shares main memory and is not listed."""
     torch = sys.modules.get("torch")
-    if torch is not None and hasattr(torch, "cuda"):  # not while it is still being imported
+    if torch is None or not hasattr(torch, "cuda"):  # it may just be being imported
+        return _by_driver()
+    try:
         return _by_torch(torch)
-    return _by_driver()
+    except RuntimeError:  # a GPU that other processes are given
+        return ()
 
 
 @functools.cache

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import threading
 import time
 from collections.abc import Generator, Iterator
 from contextlib import closing
@@ -14,9 +13,9 @@ import gradio as gr
 
 from cactus.faults import in_words
 from cactus.request import RunRequest
-from cactus.session import STAND_IN_PAIR, silent
+from cactus.session import STAND_IN_PAIR
 from cactus.trace import Round, Trace
-from cactus.ui import chat, pair_list, settings, space, stand_in
+from cactus.ui import chat, pair_list, settings, stand_in
 from cactus.ui.desk import Desk, Loader, Runs, Show, Starts, Visit
 from cactus.ui.notes import say
 from cactus.ui.view import Shown, View, blank
@@ -34,7 +33,6 @@ class LiveHandlers:
         self.session = session
         self.loader = loader
         self.desk = desk
-        self._on_gpu = space.gpu(self._stream)
 
     def pairs(self, brief: bool = False) -> dict[str, str]:
         """All pairs by name, and why one cannot be used here; empty where it can."""
@@ -148,9 +146,6 @@ class LiveHandlers:
         """
         if self.loader.name == wanted.pair:
             yield from told(lambda report: self.loader.wait(show.stop, report), show.stop)
-        if space.IS_ZERO_GPU:
-            yield from self._records_apart(show, wanted)
-            return
         starts = starts or self.session
         live = yield from told(lambda report: stand_in.start(starts, wanted, show.stop, report), show.stop)
         try:
@@ -159,25 +154,3 @@ class LiveHandlers:
                 yield from live
         finally:
             show.trace = live.trace
-
-    def _records_apart(self, show: Show, wanted: RunRequest) -> Generator[Trace | Round]:
-        """The same where the model runs in another process: what crosses over is small records."""
-        header = show.trace = next(records := self._on_gpu(wanted))
-        rounds: list[Round] = []
-        yield header
-        for record in records:
-            if isinstance(record, Trace):
-                show.trace = record
-                return
-            rounds.append(record)
-            show.trace = header.model_copy(update={"rounds": tuple(rounds), "stop_reason": "cancelled"})
-            yield record
-            if show.stop.is_set():
-                return
-
-    def _stream(self, wanted: RunRequest) -> Generator[Trace | Round]:
-        """The trace before the first round, the rounds, the trace at the end."""
-        with stand_in.start(self.session, wanted, threading.Event(), silent) as live:
-            yield live.trace
-            yield from live
-        yield live.trace

@@ -22,3 +22,12 @@ GPU_SECONDS = 120
 def gpu(function: Callable[..., Any]) -> Callable[..., Any]:
     """Ask for a GPU while the function runs, where that is how one is had."""
     return spaces.GPU(duration=GPU_SECONDS)(function) if IS_ZERO_GPU else function
+
+
+def apart(make_session: Callable[[], Any]) -> Any:
+    """A session; where the GPU is in another process, one that runs there."""
+    if not IS_ZERO_GPU:
+        return make_session()
+    from cactus.ui.apart import ApartSession
+
+    return ApartSession(make_session)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import math
 import threading
 import time
@@ -28,7 +29,8 @@ def told(
     """
     latest: list[Told] = []
     with ThreadPoolExecutor(1, thread_name_prefix="prepare-run") as pool:
-        future = pool.submit(work, lambda share, message: latest.append((share, message)))
+        context = contextvars.copy_context()  # says whose request it is
+        future = pool.submit(context.run, work, lambda share, message: latest.append((share, message)))
         try:
             yield from _changes(future, latest, every)
         except GeneratorExit:
