@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-import accelerate
 import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedConfig, PreTrainedModel
@@ -162,11 +161,15 @@ def check_fits(config: PreTrainedConfig, name: str, placement: Placement) -> Non
 
 def model_bytes(config: PreTrainedConfig, dtype: torch.dtype, quantize: str | None = None) -> float:
     """Of the weights in memory, from the configuration alone: the model is made without them."""
-    with accelerate.init_empty_weights():
+    with torch.device("meta"):  # for this thread only, unlike accelerate's own
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     whole = sum(parameter.numel() for parameter in model.parameters()) * dtype.itemsize
-    share = UNROUNDED + (1 - UNROUNDED) * QUANTIZATIONS[quantize] / (8 * dtype.itemsize) if quantize else 1.0
-    return whole * share
+    return whole * rounded_share(quantize, dtype)
+
+
+def rounded_share(quantize: str | None, dtype: torch.dtype) -> float:
+    """Of a model's bytes in this dtype, what is left of them when it is rounded."""
+    return UNROUNDED + (1 - UNROUNDED) * QUANTIZATIONS[quantize] / (8 * dtype.itemsize) if quantize else 1.0
 
 
 def free_bytes(device: torch.device, everywhere: bool = False) -> int:

@@ -30,11 +30,15 @@ LOOKING = 0.1  # the share of a load's progress that is left to looking at both 
 
 
 class Known(NamedTuple):
-    """What was read of a model without its weights. ids: as many of the tokenizer's are the model's own."""
+    """What was read of a model without its weights.
+
+    ids: as many of the tokenizer's are the model's own. size_bytes: of its weights at two bytes a number.
+    """
 
     config: PreTrainedConfig
     tokenizer: PreTrainedTokenizerBase
     ids: int
+    size_bytes: int
 
 
 @dataclass(frozen=True)
@@ -48,9 +52,18 @@ class GivenModel:
     def name(self) -> str:
         return self.given.name
 
+    @property
+    def size_bytes(self) -> int:
+        """At two bytes a number; before it has been looked at, of its files as far as they are here."""
+        return self._known[0].size_bytes if self._known else self.given.size_bytes
+
     def look(self, progress: Progress = silent) -> Known:
         """Configuration and tokenizer; `CactusError` where it cannot be had or used."""
+        import torch
+
         from cactus.models import load_tokenizer, read_config
+        from cactus.models.placement import model_bytes
+        from cactus.models.text_part import text_part
 
         if not self._known:
             files = self.given.look(progress)
@@ -59,7 +72,7 @@ class GivenModel:
             tokenizer = load_tokenizer(files.folder, gguf=files.gguf, name=self.name)
             # Reading a GGUF file, the library may add an end of text that the file does not have.
             ids = config.get_text_config(decoder=True).vocab_size if files.gguf else sys.maxsize
-            self._known.append(Known(config, tokenizer, ids))
+            self._known.append(Known(config, tokenizer, ids, int(model_bytes(text_part(config)[0], torch.bfloat16))))
         return self._known[0]
 
     def load(self, placement: Placement) -> PreTrainedModel:
@@ -75,6 +88,7 @@ class GivenWeights:
     """A verifier that a user named."""
 
     model: GivenModel
+    quantize: str | None = None
     licence: str = "its authors'"
     download_bytes: int = 0  # not known before the hub is asked
 
@@ -84,8 +98,14 @@ class GivenWeights:
 
     @property
     def size_bytes(self) -> int:
-        """Of its files, 0 until they are here."""
-        return self.model.given.size_bytes
+        """As it is held: less, if it is rounded."""
+        if self.quantize is None:
+            return self.model.size_bytes
+        import torch
+
+        from cactus.models.placement import rounded_share
+
+        return int(self.model.size_bytes * rounded_share(self.quantize, torch.bfloat16))
 
     @property
     def is_kept(self) -> bool:
@@ -115,7 +135,7 @@ class GivenDraft:
 
     @property
     def size_bytes(self) -> int:
-        return self.model.given.size_bytes
+        return self.model.size_bytes
 
     def fetch(self, progress: Progress = silent, *, verify: bool = False) -> None:
         """Download what is not there yet."""
@@ -141,6 +161,7 @@ class GivenSpec(PairSpec):
     def look(self, progress: Progress = silent) -> None:
         """`CactusError` if the pair cannot be had or used, as far as can be told without weights."""
         from cactus.models import Placement, check_fits, check_packing, check_same_tokens
+        from cactus.models.text_part import text_part
 
         # Whatever the device will be: what is larger than all memory need not be downloaded.
         anywhere = Placement(device_map="auto", quantize=self.quantize)
@@ -150,7 +171,7 @@ class GivenSpec(PairSpec):
             draft = self.drafter.model.look(part(progress, 0.5, 1.0))
             names = (self.drafter.label, self.verifier.name)
             check_same_tokens(draft.tokenizer, verifier.tokenizer, names, min(draft.ids, verifier.ids))
-        check_fits(verifier.config, self.verifier.name, anywhere)
+        check_fits(text_part(verifier.config)[0], self.verifier.name, anywhere)
 
     def fetch(self, progress: Progress = silent, *, verify: bool = False) -> Path:
         """The verifier's folder, once both models have been looked at and are here."""
@@ -197,5 +218,5 @@ def given_pair(
     model = parse_model(verifier, "verifier")
     drafter = GivenDraft(GivenModel(parse_model(draft, "draft model"))) if draft is not None else Lookup()
     name = f"{drafter.model.name if isinstance(drafter, GivenDraft) else 'prompt lookup'} + {model.name}"
-    verifier_weights = GivenWeights(GivenModel(model))
+    verifier_weights = GivenWeights(GivenModel(model), quantize)
     return GivenSpec(name, name, verifier_weights, drafter, device_map=device_map, quantize=quantize)
