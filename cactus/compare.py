@@ -111,6 +111,8 @@ class Comparison(Record):
 
 def parse_lane(text: str) -> Lane:
     """`method`, then `:name=value` for each parameter and `:m=…` for the draft length. `CactusError` names a fault."""
+    if not isinstance(text, str):
+        raise CactusError(f"lane is {text!r:.60}; text such as cactus:delta=1:m=5 is allowed")
     pieces = [piece.strip() for piece in text.strip().split(":")]
     lengths = [piece.partition("=")[2] for piece in pieces[1:] if piece.partition("=")[0] == "m"]
     if len(lengths) > 1:
@@ -124,6 +126,8 @@ def lane_requests(request: RunRequest, lanes: Sequence[str]) -> list[RunRequest]
 
     Without a seed one is drawn for all. `CactusError` for a wrong number of lanes or the same one twice.
     """
+    if not isinstance(lanes, Sequence) or isinstance(lanes, str | bytes):
+        raise CactusError(f"lanes is {lanes!r:.60}; a list of lanes is allowed")
     parsed = [parse_lane(lane) for lane in lanes]
     if not FEWEST <= len(parsed) <= MOST:
         raise CactusError(f"{len(parsed)} lanes were given; {FEWEST} to {MOST} are allowed besides the verifier alone")

@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 import torch
 
 from cactus.acceptance import Rule
-from cactus.errors import PromptError
+from cactus.errors import CactusError, PromptError
 from cactus.interfaces import ModelPair, Prompt, TextCodec, Turn
 from cactus.loop import Loop
 from cactus.pace import Paying, Steady
@@ -278,10 +278,12 @@ def decode(
     if num_draft_tokens is None:
         num_draft_tokens = DEFAULT_DRAFT_TOKENS if rule is not None else 0
     check_stops(stop)  # a string is a sequence of strings too
+    if not isinstance(sampling, SamplingParams | None):
+        raise CactusError(f"sampling is {sampling!r:.60}; SamplingParams or None is allowed")
     settings = Settings(
         rule=rule,
         num_draft_tokens=num_draft_tokens,
-        sampling=sampling or SamplingParams(),
+        sampling=SamplingParams() if sampling is None else sampling,
         max_new_tokens=max_new_tokens,
         seed=fresh_seed() if seed is None else seed,
         stop=tuple(stop),

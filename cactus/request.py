@@ -17,6 +17,7 @@ from cactus.settings import (
     MAX_SEED,
     DraftLength,
     check_draft_length,
+    check_prompt,
     check_stops,
     check_text,
     check_whole,
@@ -24,6 +25,7 @@ from cactus.settings import (
 
 VERIFIER_ONLY = "ar"
 METHODS = (VERIFIER_ONLY, *RULES)
+KINDS = {str: "text", bool: "true or false"}
 
 
 @dataclass(frozen=True)
@@ -50,19 +52,26 @@ class RunRequest:
 
     def __post_init__(self) -> None:
         find_pair(self.pair)
-        if self.method not in METHODS:
-            raise CactusError(f"method is {self.method!r}; {', '.join(METHODS)} are allowed")
+        if not isinstance(self.method, str) or self.method not in METHODS:
+            raise CactusError(f"method is {self.method!r:.60}; {', '.join(METHODS)} are allowed")
+        if not isinstance(self.params, Mapping) or not all(isinstance(name, str) for name in self.params):
+            raise CactusError(f"params is {self.params!r:.60}; parameters by name are allowed")
+        if not isinstance(self.sampling, SamplingParams):
+            raise CactusError(f"sampling is {self.sampling!r:.60}; SamplingParams are allowed")
+        for name, kind in (("system", str), ("raw", bool), ("conversation", str)):
+            if not isinstance(getattr(self, name), kind):
+                raise CactusError(f"{name} is {getattr(self, name)!r:.60}; only {KINDS[kind]} is allowed")
         check_draft_length(self.num_draft_tokens)
         check_whole("max_new_tokens", self.max_new_tokens, 1, MAX_NEW_TOKENS)
         if self.seed is not None:
             check_whole("seed", self.seed, 0, MAX_SEED)
+        check_prompt(self.prompt)
         if isinstance(self.prompt, str) and not self.prompt.strip():
             raise CactusError("the prompt is empty; write at least one word")
         if self.raw and (not isinstance(self.prompt, str) or self.system.strip()):
             raise CactusError("a raw prompt is text, taken as it is; messages and a system prompt need a chat template")
         self.check(Limits())
-        for text in self._texts():
-            check_text(text)
+        check_text(self.system)
         check_stops(self.stop)
         _ = self.rule  # its parameters are checked by making it
 

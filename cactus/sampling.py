@@ -57,8 +57,10 @@ class SamplingParams:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         fields = cls.__dataclass_fields__
+        if not isinstance(values, Mapping):
+            raise ValueError(f"sampling must be settings by name, got {reprlib.repr(values)}")
         for unknown in values.keys() - fields.keys():
-            raise ValueError(f"sampling has no setting {unknown!r}; it takes {', '.join(fields)}")
+            raise ValueError(f"sampling has no setting {unknown!r:.60}; it takes {', '.join(fields)}")
         return cls(**values)
 
 

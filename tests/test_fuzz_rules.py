@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from exact import brute_output, pair_strategy
+from hostile import THING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -15,11 +16,6 @@ from cactus import RULES, make_rule
 from cactus.divergence import boosted_prob, output_probs, taylor_boosted_prob
 
 QUICK = settings(max_examples=40, deadline=None, derandomize=True)
-THING = st.one_of(
-    st.none(), st.booleans(), st.integers(-(10**30), 10**30), st.floats(), st.text(max_size=8), st.binary(max_size=4),
-    st.lists(st.integers(), max_size=3), st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
-    st.sampled_from([10**400, -0.0, 5e-324, 1e308, "1", "kl", "auto", "\ud800", 1j, object(), torch.tensor(1.0)]),
-)  # fmt: skip
 
 
 def allowed(parameter: Any) -> st.SearchStrategy:

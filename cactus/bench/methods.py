@@ -51,16 +51,16 @@ def parse_method(text: str) -> MethodSpec:
     """One method with its parameters behind colons."""
     name, *assignments = text.strip().split(":")
     if name not in METHODS:
-        raise CactusError(f"method is {name!r}; {', '.join(METHODS)} are allowed, parameters as in cactus:delta=1")
+        raise CactusError(f"method is {name!r:.60}; {', '.join(METHODS)} are allowed, parameters as in cactus:delta=1")
     declared = {parameter.name: parameter for parameter in (RULES[name].parameters if name in RULES else ())}
     params: dict[str, Any] = {}
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         if not equals or key not in declared:
             takes = ", ".join(f"{known}=…" for known in declared) or "no parameters"
-            raise CactusError(f"method {text!r}: {assignment!r} is no parameter of {name}; it takes {takes}")
+            raise CactusError(f"method {text!r:.60}: {assignment!r:.60} is no parameter of {name}; it takes {takes}")
         if key in params:
-            raise CactusError(f"method {text!r}: {key} is given twice")
+            raise CactusError(f"method {text!r:.60}: {key} is given twice")
         params[key] = declared[key].check(value)
     return MethodSpec(name, params)
 
@@ -73,7 +73,7 @@ def parse_draft_lengths(text: str) -> list[DraftLength]:
 def _parts(what: str, text: str) -> list[str]:
     parts = [part.strip() for part in text.split(",")]
     if not all(parts):
-        raise CactusError(f"{what} is {text!r}; a list without empty places is needed, separated by commas")
+        raise CactusError(f"{what} is {text!r:.60}; a list without empty places is needed, separated by commas")
     return parts
 
 

@@ -11,6 +11,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from cactus.errors import CactusError, PromptError
 from cactus.interfaces import Prompt
+from cactus.settings import check_text
 
 Message = dict[str, str]
 ROLES = ("system", "user", "assistant")
@@ -75,7 +76,10 @@ class HFCodec:
         if isinstance(prompt, str):
             if not prompt.strip():
                 raise PromptError("the prompt is empty; write at least one word")
+            check_text(prompt)
             return self._encode_messages([{"role": "user", "content": prompt}], system)
+        if not isinstance(prompt, Sequence) or isinstance(prompt, bytes):
+            raise PromptError(f"the prompt is {prompt!r:.60}; text, chat messages or token ids are allowed")
         items = list(prompt)
         if not items:
             raise PromptError("the prompt is empty; give at least one message or token id")
@@ -105,6 +109,7 @@ class HFCodec:
         return bool(self.tokenizer.chat_template)
 
     def _encode_messages(self, messages: list[Message], system: str) -> list[int]:
+        check_text(system)
         if system.strip():
             messages = [{"role": "system", "content": system}, *messages]
         if not self.has_template:

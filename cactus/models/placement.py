@@ -86,11 +86,15 @@ def choose_device(device: str = "auto") -> torch.device:
     if device == "auto":
         found = torch.accelerator.current_accelerator(check_available=True)
         return found if found is not None and found.type in ("cuda", "mps") else torch.device("cpu")
+    if not isinstance(device, str | torch.device):
+        raise CactusError(f"device is {device!r:.60}; auto, cpu, cuda or mps is allowed")
     try:
         chosen = torch.device(device)
         torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError) as error:
-        raise CactusError(f"device {device!r} cannot be used here; auto, cpu, cuda or mps ({error})") from None
+        raise CactusError(
+            f"device {str(device)!r:.60} cannot be used here; auto, cpu, cuda or mps ({error!s:.200})"
+        ) from None
     return chosen
 
 
@@ -98,8 +102,8 @@ def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
     """ "auto" takes bfloat16 where the device computes in it natively, else float32."""
     if dtype == "auto":
         return torch.bfloat16 if _has_bfloat16(device) else torch.float32
-    if dtype not in DTYPES:
-        raise CactusError(f"dtype is {dtype!r}; auto, {', '.join(DTYPES)} are allowed")
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise CactusError(f"dtype is {dtype!r:.60}; auto, {', '.join(DTYPES)} are allowed")
     return DTYPES[dtype]
 
 

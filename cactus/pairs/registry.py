@@ -112,9 +112,9 @@ PAIRS = _registry(
 
 def find_pair(name: str) -> PairSpec:
     """The registry's entry, or one added since; `CactusError` names those there are."""
-    spec = PAIRS.get(name) or ADDED.find(name)
+    spec = (PAIRS.get(name) or ADDED.find(name)) if isinstance(name, str) else None
     if spec is None:
-        raise CactusError(f"pair is {name!r}; {', '.join(spec.name for spec in all_pairs())} are allowed")
+        raise CactusError(f"pair is {name!r:.60}; {', '.join(spec.name for spec in all_pairs())} are allowed")
     return spec
 
 
