@@ -94,10 +94,10 @@ class Server:
                 if response.is_error:
                     response.read()
                     raise self._refusal(response)
-                for line in response.iter_lines():
+                for line in _lines(response):
                     if gone.is_set():
                         return
-                    if line.startswith("data: {"):
+                    if line.startswith(b"data: {"):
                         inbox.put(self._piece(json.loads(line[6:]), time.perf_counter()))
         except httpx.HTTPError as error:
             inbox.put(self._unreachable(error))
@@ -185,6 +185,15 @@ class Server:
         except (ValueError, KeyError, AttributeError, TypeError):
             message = f"HTTP {response.status_code} for {response.request.url.path}: not an answer of vLLM"
         return ServerError(f"{self.url} refused: {message!s:.400}")
+
+
+def _lines(response: httpx.Response) -> Iterator[bytes]:
+    """Lines as the server ends them: `iter_lines` also ends one at a line separator within a model's text."""
+    rest = b""
+    for block in response.iter_bytes():
+        *whole, rest = (rest + block).split(b"\n")
+        yield from whole
+    yield rest
 
 
 def _names(logprobs: Mapping[str, Any]) -> Sequence[str]:
