@@ -75,7 +75,7 @@ def test_static_caches_need_one_device(folders):
     [
         ({"device_map": "everywhere"}, "device_map is 'everywhere'; auto, balanced, sequential are allowed"),
         ({"quantize": "2bit"}, "quantize is '2bit'; 4bit, 8bit are allowed"),
-        ({"quantize": "4bit"}, "needs bitsandbytes or torchao, and neither is installed; `pip install bitsandbytes`"),
+        ({"quantize": "4bit"}, "needs bitsandbytes: not installed; `pip install bitsandbytes`"),
     ],
 )
 def test_wishes_that_cannot_be_met_are_named(wish, message, monkeypatch):
@@ -95,16 +95,17 @@ def test_rounding_is_bitsandbytes_where_it_is_installed(monkeypatch):
     assert four.label == "rounded to 4 bits with bitsandbytes"
 
 
-def test_rounding_is_torchaos_where_only_that_is_installed(monkeypatch):
+def test_eight_bits_are_torchaos_where_only_that_is_installed(monkeypatch):
     module = ModuleType("torchao.quantization")
-    module.Int4WeightOnlyConfig = type("Int4WeightOnlyConfig", (), {})
     module.Int8WeightOnlyConfig = type("Int8WeightOnlyConfig", (), {})
     monkeypatch.setitem(sys.modules, "torchao", ModuleType("torchao"))
     monkeypatch.setitem(sys.modules, "torchao.quantization", module)
     monkeypatch.setattr("transformers.TorchAoConfig", lambda kind: kind)
     monkeypatch.setattr(placement, "find_spec", lambda name: name == "torchao" or None)
-    for quantize, kind in (("4bit", module.Int4WeightOnlyConfig), ("8bit", module.Int8WeightOnlyConfig)):
-        assert isinstance(Placement("cpu", quantize=quantize).options()["quantization_config"], kind)
+    asked = Placement("cpu", quantize="8bit").options()["quantization_config"]
+    assert isinstance(asked, module.Int8WeightOnlyConfig)
+    with pytest.raises(CactusError, match="needs bitsandbytes: not installed"):
+        Placement("cpu", quantize="4bit")
 
 
 def test_a_plain_placement_asks_for_nothing_but_the_dtype():

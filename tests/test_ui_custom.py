@@ -59,14 +59,14 @@ def test_without_a_draft_model_it_is_prompt_lookup_and_a_spread_one_works(folder
     made = session()
     assert load(made, folders / "verifier", " ", spread=True)[-1][1]["value"] == "prompt lookup + verifier"
     pair = made.load("prompt lookup + verifier")
-    assert pair.weights == "verifier (given), spread over devices"
+    assert pair.weights == "verifier (given), placed by a device map"
 
 
 WRONG = {
     "nothing": ({}, "the verifier is ''"),
     "no such place": ({"verifier": "/srv/secret/place"}, "there is no file or folder 'place' here"),
     "no draft": ({"verifier": "verifier", "draft": "~/secret/gone"}, "there is no file or folder 'gone' here"),
-    "no library": ({"verifier": "verifier", "quantize": "4bit"}, "neither is installed"),
+    "no library": ({"verifier": "verifier", "quantize": "4bit"}, "needs bitsandbytes: not installed"),
     "other tokenizer": ({"verifier": "verifier", "draft": "other"}, "token 5 is"),
 }
 

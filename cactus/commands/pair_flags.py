@@ -23,7 +23,7 @@ def add_pair_flags(group: Any, *, draft_help: str = "your own draft model; witho
         "--device-map", metavar="MAP", help="auto: spread your own verifier over all GPUs and the CPU's memory"
     )
     group.add_argument(
-        "--quantize", metavar="BITS", help="4bit or 8bit: round your own verifier (bitsandbytes, torchao)"
+        "--quantize", metavar="BITS", help="4bit or 8bit: round your own verifier (bitsandbytes; torchao)"
     )
 
 

@@ -61,7 +61,7 @@ def load_tokenizer(source: str | Path, *, gguf: str = "", name: str = "") -> Pre
     try:
         return AutoTokenizer.from_pretrained(source, trust_remote_code=False, **options)
     except Exception as error:  # as many types as there are tokenizer libraries
-        raise UnavailableError(f"the tokenizer of {name or gguf or place_name(source)}{_why(error)}") from error
+        raise UnavailableError(f"the tokenizer of {name or gguf or place_name(source)}{_why(source, error)}") from error
 
 
 def check_packing(gguf: str, quantize: str | None) -> None:
@@ -88,7 +88,7 @@ def _read(source: str | Path, name: str, config: PreTrainedConfig, options: dict
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # safetensors, gguf, torch, the disk: each has its own
-        raise UnavailableError(f"{name}{_why(error)}") from error
+        raise UnavailableError(f"{name}{_why(source, error)}") from error
     if missing := sorted(found["missing_keys"]):  # the library would draw them at random
         raise UnavailableError(
             f"{name} cannot be loaded: {len(missing)} of its weights are not in its files, {missing[0]} first; "
@@ -97,5 +97,6 @@ def _read(source: str | Path, name: str, config: PreTrainedConfig, options: dict
     return model
 
 
-def _why(error: Exception) -> str:
-    return f" cannot be loaded: {first_line(error)} (check the spelling, the network, and whether it is gated)"
+def _why(source: str | Path, error: Exception) -> str:
+    advice = "" if Path(source).exists() else " (check the spelling, the network, and whether it is gated)"
+    return f" cannot be loaded: {first_line(error)}{advice}"

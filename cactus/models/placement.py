@@ -1,8 +1,7 @@
 """Where a verifier's weights go and how they are held: one device, several, or fewer bits a number.
 
 Spreading over devices is accelerate's, rounding is bitsandbytes' or torchao's; here is only what to ask them for.
-What needs a GPU (more than one device, kernels for rounded weights) has been tried on the CPU alone: splits between
-memory and disk, and the options handed on.
+All of it has been tried on CPUs alone: splits between memory and disk, and both libraries' kernels for the CPU.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from cactus.machine import HEADROOM, free_memory
 
 DEVICE_MAPS = ("auto", "balanced", "sequential")
 QUANTIZATIONS = {"4bit": 4, "8bit": 8}
+ROUNDERS = {"4bit": ("bitsandbytes",), "8bit": ("bitsandbytes", "torchao")}  # torchao's 4 bits need more than itself
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 UNROUNDED = 0.15  # share of a rounded model that keeps its dtype: embeddings, norms, scales
 
@@ -46,9 +46,9 @@ class Placement:
             raise CactusError(f"device_map is {self.device_map!r}; {', '.join(DEVICE_MAPS)} are allowed")
         if self.quantize is not None and self.quantize not in QUANTIZATIONS:
             raise CactusError(f"quantize is {self.quantize!r}; {', '.join(QUANTIZATIONS)} are allowed")
-        if self.quantize is not None and not rounder():
+        if self.quantize is not None and not rounder(self.quantize):
             raise CactusError(
-                f"quantize is {self.quantize!r}, which needs bitsandbytes or torchao, and neither is installed; "
+                f"quantize is {self.quantize!r}, which needs {' or '.join(ROUNDERS[self.quantize])}: not installed; "
                 "`pip install bitsandbytes`, or load the model unrounded"
             )
 
@@ -76,8 +76,8 @@ class Placement:
     @property
     def label(self) -> str:
         """For the record of a run: what is unusual about it."""
-        bits = f"rounded to {QUANTIZATIONS[self.quantize]} bits with {rounder()}" if self.quantize else ""
-        spread = "spread over devices" if self.device_map is not None else ""
+        bits = f"rounded to {QUANTIZATIONS[self.quantize]} bits with {rounder(self.quantize)}" if self.quantize else ""
+        spread = "placed by a device map" if self.device_map is not None else ""
         return ", ".join(filter(None, (bits, spread)))
 
 
@@ -129,25 +129,25 @@ def is_spread(model: nn.Module) -> bool:
     return len(set(map(str, getattr(model, "hf_device_map", {}).values()))) > 1
 
 
-def rounder() -> str:
+def rounder(quantize: str) -> str:
     """The library that rounds weights here, empty if there is none."""
-    return next((name for name in ("bitsandbytes", "torchao") if find_spec(name) is not None), "")
+    return next((name for name in ROUNDERS[quantize] if find_spec(name) is not None), "")
 
 
 def rounding(quantize: str, dtype: torch.dtype) -> Any:
     """What to ask `from_pretrained` for, of the library that is installed."""
-    if rounder() == "torchao":
-        return _by_torchao(quantize)
+    if rounder(quantize) == "torchao":
+        return _eight_bits_by_torchao()
     if quantize == "8bit":
         return BitsAndBytesConfig(load_in_8bit=True)
     return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
 
 
-def _by_torchao(quantize: str) -> Any:
-    from torchao.quantization import Int4WeightOnlyConfig, Int8WeightOnlyConfig
+def _eight_bits_by_torchao() -> Any:
+    from torchao.quantization import Int8WeightOnlyConfig
     from transformers import TorchAoConfig
 
-    return TorchAoConfig(Int8WeightOnlyConfig() if quantize == "8bit" else Int4WeightOnlyConfig())
+    return TorchAoConfig(Int8WeightOnlyConfig())
 
 
 def check_fits(config: PreTrainedConfig, name: str, placement: Placement) -> None:

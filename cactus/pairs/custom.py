@@ -53,7 +53,7 @@ def load_pair(
     draft, verifier: hub ids, folders (safetensors, config.json, tokenizer), .gguf files, or "org/model:file.gguf".
     device: "auto" (CUDA, then MPS, then CPU) or a torch device; dtype: "auto", "bfloat16", "float16", "float32".
     device_map: "auto" spreads a verifier of your own over all GPUs and then the CPU's memory (or accelerate's map of
-    modules); quantize: "4bit" or "8bit" rounds it, with bitsandbytes or torchao. Both have been tried on CPUs only.
+    modules); quantize: "4bit" (bitsandbytes) or "8bit" (or torchao) rounds it. Both have been tried on CPUs only.
     static: run the verifier (and a draft model of your own) on static caches, on CUDA devices with graphs.
     Off unless asked for: it is tested on CPUs and has not been run on a GPU yet (`python -m cactus bench --steps`).
     `ValueError` names what is wrong: unknown pair, tokenizers that differ, state that cannot be rewound, weights
