@@ -142,7 +142,7 @@ class Session:
         self._load_pair = load_pair or (lambda spec, progress: spec.load(device, dtype, progress))
         # What is fetched beforehand need not be waited for by others. Pairs that come from elsewhere need no fetching.
         self._fetch = (lambda *_: None) if load_pair else self._check_and_fetch
-        self._survey = Survey(device)
+        self._survey = Survey(device, dtype)
         self._residents = Residents(self.limits.max_pairs, self._load, self._survey.fits_now)
         self._places = Line(self.limits.max_runs)
         self._door = Line()  # one at a time asks for a pair, so that a pair nobody else wants gets its time

@@ -16,10 +16,11 @@ from cactus.weights.reach import HubProbe
 
 
 class Survey:
-    """device: "auto", or the one that all pairs are loaded on."""
+    """device, dtype: "auto", or what all pairs are loaded on and with."""
 
-    def __init__(self, device: str = "auto") -> None:
+    def __init__(self, device: str = "auto", dtype: str = "auto") -> None:
         self._device = device
+        self._dtype = dtype
         self._probe = HubProbe()
 
     def states(self, residents: Residents) -> list[PairState]:
@@ -31,11 +32,11 @@ class Survey:
     def check(self, spec: PairSpec, residents: Residents) -> None:
         """`UnavailableError` with both sizes where it would not fit even if every other pair were dropped."""
         if residents.peek(spec.name) is None:
-            check_memory(spec, self._emptied(look(device=self._device), residents))
+            check_memory(spec, self._emptied(look(device=self._device), residents), self._dtype)
 
     def fits_now(self, spec: PairSpec) -> bool:
         """Whether it fits beside what is loaded."""
-        return not no_memory(spec, look(device=self._device))
+        return not no_memory(spec, look(device=self._device), self._dtype)
 
     def _emptied(self, machine: Machine, residents: Residents) -> Machine:
         """With the room that the loaded pairs would make."""

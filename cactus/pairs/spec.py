@@ -108,7 +108,7 @@ class PairSpec:
 
         wish = Placement(device, dtype)
         machine = look(device=str(wish.chosen[0]) if device != "auto" else device)
-        check_memory(self, machine)
+        check_memory(self, machine, dtype)
         narrow = dtype == "auto" and must_be_narrow(self, machine)
         spread = device == "auto" and needs_spreading(self, machine)
         return Placement(device, "bfloat16" if narrow else dtype, "auto" if spread else None)

@@ -19,6 +19,7 @@ from cactus.weights.source import amount
 Availability = Literal["ready", "can download", "gated", "too large here", "unreachable"]
 
 NARROW, WIDE = 2, 4  # bytes of a number in bfloat16 and in float32
+WIDTHS = {"bfloat16": NARROW, "float16": NARROW, "float32": WIDE}
 CONTEXT_TOKENS = 4096
 WORKSPACE = 500_000_000  # logits, activations and what the libraries allocate with the first run
 INT8_SHARE = 0.5  # of a draft model's weights: on a CPU it may keep a rounded copy (`models.quantized`)
@@ -79,17 +80,18 @@ def must_be_narrow(spec: PairSpec, machine: Machine) -> bool:
     return machine.number_bytes > NARROW and memory_needed(spec, WIDE, not machine.accelerators) > _room(machine)
 
 
-def no_memory(spec: PairSpec, machine: Machine) -> str:
+def no_memory(spec: PairSpec, machine: Machine, dtype: str = "auto") -> str:
     """What it needs and what there is, if that is less; else empty."""
-    needed = memory_needed(spec, number_bytes(spec, machine), not machine.accelerators)
+    width = WIDTHS.get(dtype) or number_bytes(spec, machine)
+    needed = memory_needed(spec, width, not machine.accelerators)
     if needed <= _room(machine):
         return ""
     return f"it needs about {amount(needed)} of memory; {_what_is_free(machine)}"
 
 
-def check_memory(spec: PairSpec, machine: Machine) -> None:
+def check_memory(spec: PairSpec, machine: Machine, dtype: str = "auto") -> None:
     """`UnavailableError` with both sizes where it does not fit."""
-    reason = no_memory(spec, machine)
+    reason = no_memory(spec, machine, dtype)
     if reason:
         raise UnavailableError(f"{spec.label} is too large here: {reason}. Choose a smaller pair")
 
