@@ -11,6 +11,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from cactus.errors import CactusError, PromptError
 from cactus.interfaces import Prompt
+from cactus.models.typed import TypedText
 from cactus.settings import check_text
 
 Message = dict[str, str]
@@ -63,6 +64,7 @@ class HFCodec:
     ) -> None:
         self.tokenizer = tokenizer
         self.template = dict(template or {})
+        self._typed = TypedText(tokenizer)
         self.eos_ids = eos_ids(model, tokenizer)
         known = max(tokenizer.get_vocab().values()) + 1
         self.vocab_size = min(known, model.config.get_text_config(decoder=True).vocab_size)
@@ -70,8 +72,8 @@ class HFCodec:
     def encode_prompt(self, prompt: Prompt, system: str = "") -> list[int]:
         """Token ids of a prompt.
 
-        Text and messages go through the chat template, or as they are where the tokenizer has none; ids are only
-        checked. `PromptError` for empty prompts, unknown roles and unknown ids.
+        Text and messages go through the chat template, or as they are where the tokenizer has none; control tokens that
+        they spell stay text. Ids are only checked. `PromptError` for empty prompts, unknown roles and unknown ids.
         """
         if isinstance(prompt, str):
             if not prompt.strip():
@@ -91,7 +93,7 @@ class HFCodec:
         return self._encode_messages(messages, system)
 
     def encode_text(self, text: str) -> list[int]:
-        """Token ids of a text that no template is put around; `PromptError` for an empty one."""
+        """Token ids of a text as it is, control tokens that it spells included; `PromptError` for an empty one."""
         return self._check_ids(list(self.tokenizer(text)["input_ids"]))
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -113,7 +115,7 @@ class HFCodec:
         if system.strip():
             messages = [{"role": "system", "content": system}, *messages]
         if not self.has_template:
-            return self.encode_text("\n\n".join(message["content"] for message in messages))
+            return self._encode_plain("\n\n".join(message["content"] for message in messages))
         try:
             return self._render(messages)
         except TemplateError:
@@ -125,11 +127,21 @@ class HFCodec:
         except TemplateError as error:
             raise PromptError(f"the model's chat template refuses these messages: {error}") from error
 
+    def _encode_plain(self, text: str) -> list[int]:
+        if not self._typed.spells_control(text):
+            return self.encode_text(text)
+        return self._check_ids([*self.tokenizer("")["input_ids"], *self._typed.ids(text)])
+
     def _render(self, messages: list[Message]) -> list[int]:
-        rendered = self.tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, tokenize=False, **self.template
+        if any(self._typed.spells_control(message["content"]) for message in messages):
+            return self._check_ids(self._typed.rendered(messages, self._around))
+        return self._check_ids(list(self.tokenizer(self._around(messages), add_special_tokens=False)["input_ids"]))
+
+    def _around(self, messages: list[Message]) -> str:
+        """The chat template around messages."""
+        return str(
+            self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **self.template)
         )
-        return self._check_ids(list(self.tokenizer(rendered, add_special_tokens=False)["input_ids"]))
 
     def _check_ids(self, ids: list[int]) -> list[int]:
         bad = next((i for i in ids if not 0 <= i < self.vocab_size), None)
