@@ -125,7 +125,9 @@ class CustomGenerate:
             if streamer is not None:
                 streamer.end()
         sequences = torch.cat([input_ids, input_ids.new_tensor([tokens])], dim=-1)
-        return GenerateDecoderOnlyOutput(sequences) if generation_config.return_dict_in_generate else sequences
+        if generation_config.return_dict_in_generate:
+            return GenerateDecoderOnlyOutput(sequences)  # type: ignore[arg-type]
+        return sequences
 
     def _start(
         self,
@@ -160,8 +162,9 @@ class CustomGenerate:
             for round_ in run:
                 new = [token.id for token in round_.tokens if token.emitted]
                 tokens += new
-                for token in new if streamer is not None else ():
-                    streamer.put(torch.tensor([token]))
+                if streamer is not None:
+                    for token in new:
+                        streamer.put(torch.tensor([token]))
         finally:
             run.close()
             self.trace = run.trace

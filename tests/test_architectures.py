@@ -121,7 +121,7 @@ def test_fault_13_caches_hold_the_committed_tokens_after_each_of_200_rounds(fami
 def test_fault_13_a_feature_heads_cache_holds_verified_pairs_after_every_round(family):
     rounds = seed = 0
     while rounds < 70:
-        made = decode(pair_of(family, "feature head"), PROMPT, make_rule("sps"), 2, SamplingParams(), 300, seed)
+        made = decode(pair_of(family, "feature head"), PROMPT, make_rule("sps"), 2, SamplingParams(), 80, seed)
         made._loop.writer.eos_ids = frozenset()
         head = made._loop.drafter.model
         for round_ in made:

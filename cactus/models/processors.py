@@ -88,7 +88,7 @@ class Processing:
     def row(self, tokens: Sequence[int], logits: Tensor) -> Tensor:
         """Processed logits [vocab] of the token behind `tokens`. A copy: a processor may write into what it gets."""
         ids = torch.tensor([list(tokens)], device=logits.device)  # [1, tokens]
-        return self.processors(ids, logits[: self.vocab_size].clone()[None])[0]
+        return self.processors(ids, logits[: self.vocab_size].clone()[None])[0]  # type: ignore[arg-type]
 
     def rows(self, tokens: Sequence[int], logits: Tensor) -> Tensor:
         """Of the last len(logits) tokens. Those within the prompt are not drawn from and stay as they are."""

@@ -79,7 +79,8 @@ def empty(verifier_model: PreTrainedModel, token_ids: Tensor, num_layers: int) -
     config = _llama_config(text, num_layers)
     config.vocab_size, config.pad_token_id = 1, None  # spares a table that is replaced at once
     with torch.random.fork_rng(devices=[]):  # the random layers are replaced; leave no trace of them
-        draft_model = LlamaForCausalLM(config).to(device=head.device, dtype=head.dtype)
+        draft_model = LlamaForCausalLM(config)
+        draft_model.to(device=head.device, dtype=head.dtype)  # type: ignore[call-arg]
     # `to` has rounded the rotary frequencies as well: made anew they are as precise as the verifier's.
     draft_model.model.rotary_emb = LlamaRotaryEmbedding(config).to(head.device)
     draft_model.model.embed_tokens = verifier_model.get_input_embeddings()
@@ -99,7 +100,7 @@ def _llama_config(text: PreTrainedConfig, num_layers: int) -> LlamaConfig:
         num_hidden_layers=num_layers,
         rope_parameters=dict(rope.get("full_attention", rope)),  # some have one for each kind of layer
         hidden_act=getattr(text, "hidden_act", None) or text.hidden_activation,
-        attn_implementation=text._attn_implementation,
+        attn_implementation=text._attn_implementation,  # type: ignore[call-arg]
         **{name: getattr(text, name) for name in _SHAPE if hasattr(text, name)},
     )
 
