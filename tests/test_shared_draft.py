@@ -3,9 +3,11 @@
 import json
 
 import pytest
+import tiny
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
+from cactus.errors import CactusError
 from cactus.models import shared
 
 TOKEN_IDS = torch.tensor([0, 2, 3, 5, 8, 13, 21, 34])
@@ -146,3 +148,20 @@ def test_wrong_shape(folder, verifier):
 def test_bad_token_ids(verifier, token_ids):
     with pytest.raises(ValueError, match="token_ids"):
         shared.build(verifier, torch.tensor(token_ids, dtype=torch.long))
+
+
+@pytest.mark.parametrize("family", tiny.ARCHITECTURES)
+def test_every_listed_family_can_lend_its_embeddings(tmp_path, family):
+    verifier = tiny.model(family)
+    draft_model = shared.build(verifier, TOKEN_IDS, 1, (-1,))
+    source, layer = verifier.get_decoder().layers[-1], draft_model.model.layers[0]
+    assert torch.equal(layer.mlp.up_proj.weight, source.mlp.up_proj.weight)
+    shared.save(tmp_path, draft_model, TOKEN_IDS)
+    loaded, _ = shared.load(tmp_path, verifier)
+    torch.testing.assert_close(loaded(IDS).logits, draft_model(IDS).logits, atol=0.2, rtol=0.2)
+
+
+def test_others_are_refused_by_name():
+    gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=97, n_embd=16, n_layer=1, n_head=2))
+    with pytest.raises(CactusError, match="GPT2LMHeadModel"):
+        shared.build(gpt2, TOKEN_IDS)

@@ -75,6 +75,7 @@ def _copy_common(module: nn.Module, source: nn.Module) -> None:
 
 def empty(verifier_model: PreTrainedModel, token_ids: Tensor, num_layers: int) -> LlamaForCausalLM:
     """The right shape, verifier's embeddings and head, layers not yet meaningful."""
+    _check_family(verifier_model)
     head, text = verifier_model.get_output_embeddings().weight, _text_config(verifier_model)
     config = _llama_config(text, num_layers)
     config.vocab_size, config.pad_token_id = 1, None  # spares a table that is replaced at once
@@ -87,6 +88,17 @@ def empty(verifier_model: PreTrainedModel, token_ids: Tensor, num_layers: int) -
     draft_model.lm_head = _trimmed_head(head, token_ids)
     config.vocab_size, config.pad_token_id = text.vocab_size, text.pad_token_id  # of what it reads, not what it drafts
     return draft_model.eval()
+
+
+def _check_family(model: PreTrainedModel) -> None:
+    decoder = model.get_decoder()
+    if not (
+        hasattr(_text_config(model), "rope_parameters") and hasattr(decoder, "layers") and hasattr(decoder, "norm")
+    ):
+        raise CactusError(
+            f"{type(model).__name__} cannot lend its embeddings to a draft model: it is not built like a Llama (layers"
+            " with rotary positions and a last norm); give a draft model of its own, or none (prompt lookup)"
+        )
 
 
 def _text_config(model: PreTrainedModel) -> PreTrainedConfig:
