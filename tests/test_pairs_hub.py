@@ -12,6 +12,7 @@ import tiny
 from cactus import SamplingParams, decode, make_rule
 from cactus.errors import CactusError, UnavailableError
 from cactus.machine import Accelerator, Machine
+from cactus.models import HFCodec
 from cactus.pairs import PAIRS, HubDraft, PairSpec, find_pair, spec
 from cactus.weights import HubWeights
 
@@ -82,9 +83,27 @@ def test_what_the_chat_template_is_told(cache):
     assert ids[1] == ids[0] + told
 
 
+def test_a_word_switches_what_the_template_is_told_and_the_last_one_counts():
+    asking = tiny.tokenizer(tiny.TEMPLATE + ASKS)
+    switches = find_pair("qwen3-0.6b-8b").switches
+    codec = HFCodec(asking, tiny.model("qwen3"), {"enable_thinking": False}, switches)
+
+    def quiet(*contents: str, system: str = "") -> bool:
+        roles = ("user", "assistant")
+        messages = [{"role": roles[index % 2], "content": text} for index, text in enumerate(contents)]
+        return asking.decode(codec.encode_prompt(messages, system)).endswith("<quiet>")
+
+    assert quiet("the cat") and not quiet("the cat /think")
+    assert not quiet("the cat", system="/think") and quiet("the cat /no_think", system="/think")
+    assert quiet("sat /think", "on", "the mat /no_think") and not quiet("sat /think", "on", "the mat")
+    assert quiet("sat", "/think", "the mat")  # its own words are no wish
+    assert quiet("a/think") and quiet("/thinking")
+
+
 def test_every_qwen3_pair_answers_at_once_and_r1_thinks():
     for name, listed in PAIRS.items():
-        assert (listed.template == {"enable_thinking": False}) == name.startswith("qwen3-"), name
+        of_qwen3 = name.startswith("qwen3-")
+        assert (listed.template == {"enable_thinking": False}) == of_qwen3 == bool(listed.switches), name
 
 
 def test_one_model_missing_is_named(cache):

@@ -56,14 +56,20 @@ def _said(tokens: dict[int, str], token_id: int) -> str:
 class HFCodec:
     """Implements `interfaces.TextCodec`. vocab_size: columns of the verifier that have a token behind them.
 
-    template: what the chat template is given beside the messages, such as {"enable_thinking": False}.
+    template: what the chat template is given beside the messages, such as {"enable_thinking": False}; switches: what
+    a word in a message, such as "/think", makes of that. Of several such words the last counts.
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, template: Mapping[str, Any] | None = None
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        model: PreTrainedModel,
+        template: Mapping[str, Any] | None = None,
+        switches: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.template = dict(template or {})
+        self.switches = dict(switches or {})
         self._typed = TypedText(tokenizer)
         self.eos_ids = eos_ids(model, tokenizer)
         known = max(tokenizer.get_vocab().values()) + 1
@@ -133,15 +139,22 @@ class HFCodec:
         return self._check_ids([*self.tokenizer("")["input_ids"], *self._typed.ids(text)])
 
     def _render(self, messages: list[Message]) -> list[int]:
-        if any(self._typed.spells_control(message["content"]) for message in messages):
-            return self._check_ids(self._typed.rendered(messages, self._around))
-        return self._check_ids(list(self.tokenizer(self._around(messages), add_special_tokens=False)["input_ids"]))
+        options = self._options(messages)
 
-    def _around(self, messages: list[Message]) -> str:
-        """The chat template around messages."""
-        return str(
-            self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **self.template)
-        )
+        def around(messages: list[Message]) -> str:
+            return str(
+                self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **options)
+            )
+
+        if any(self._typed.spells_control(message["content"]) for message in messages):
+            return self._check_ids(self._typed.rendered(messages, around))
+        return self._check_ids(list(self.tokenizer(around(messages), add_special_tokens=False)["input_ids"]))
+
+    def _options(self, messages: list[Message]) -> dict[str, Any]:
+        """For the chat template. What the model itself wrote switches nothing."""
+        words = [word for message in messages if message["role"] != "assistant" for word in message["content"].split()]
+        switched = [self.switches[word] for word in words if word in self.switches]
+        return self.template | dict(switched[-1] if switched else {})
 
     def _check_ids(self, ids: list[int]) -> list[int]:
         bad = next((i for i in ids if not 0 <= i < self.vocab_size), None)

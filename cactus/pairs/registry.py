@@ -23,7 +23,8 @@ POCKET_PAIR = "pocket"  # needs nothing, so it is there when no other pair can b
 QWEN25: dict[str, Any] = {"temperature": 0.7, "top_p": 0.8, "top_k": 20}
 QWEN3: dict[str, Any] = {
     "temperature": 0.7, "top_p": 0.8, "top_k": 20, "template": {"enable_thinking": False},
-    "notes": "answers at once: its thinking is switched off",
+    "switches": {"/think": {"enable_thinking": True}, "/no_think": {"enable_thinking": False}},
+    "notes": "answers at once; the word /think in the prompt makes it think first (then temperature 0.6, top-p 0.95)",
 }  # fmt: skip
 GEMMA2: dict[str, Any] = {
     "temperature": 1.0, "top_p": 0.95, "top_k": 64, "notes": "takes a system prompt as part of the first message",

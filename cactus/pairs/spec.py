@@ -54,7 +54,8 @@ class PairSpec:
     """One entry of the registry. `draft_length`, `temperature`, `top_p`, `top_k`: settings to start with.
 
     examples: prompts that suit it, a file of the assets; prompts: the set it is trained and evaluated on, by name.
-    template: what the verifier's chat template is given beside the messages.
+    template: what the verifier's chat template is given beside the messages; switches: what a word in a message makes
+    of that (`models.HFCodec`).
     """
 
     name: str
@@ -69,6 +70,7 @@ class PairSpec:
     examples: str = "examples.json"
     prompts: str = "prompts"
     template: Mapping[str, Any] = field(default_factory=dict)
+    switches: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def hub_weights(self) -> tuple[HubWeights, ...]:
@@ -93,7 +95,7 @@ class PairSpec:
         folder = self.fetch(part(progress, 0.0, FETCHING))
         progress(FETCHING, f"loading {self.label}")
         model = load_placed(folder, placement)
-        codec = HFCodec(load_tokenizer(folder), model, self.template)
+        codec = HFCodec(load_tokenizer(folder), model, self.template, self.switches)
         drafting = self.drafter.build(model, codec)
         weights = ", ".join(filter(None, (self.verifier.origin(folder), placement.label)))
         pair = Pair(self.name, model, codec, drafting.new, weights, drafting.weights, static)
