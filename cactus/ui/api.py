@@ -51,9 +51,20 @@ class Endpoints:
 
         Gives the text and the whole trace: every token with its verdict, every round with its times. Until then, an
         empty text and the news: {"waiting": "3rd in line: …"} or {"round": 12}.
-        `method` is an acceptance rule (cactus, sps, tas, …) or "ar" for the verifier alone; `params` are the
-        rule's own, such as {"delta": 1.0}. `draft_length`: a number, or "auto" for as many as pay. `raw`: go on from
-        the prompt as it is, without the chat template.
+
+        Args:
+            prompt: One user turn, put into the pair's chat template.
+            pair: A model pair; `pairs` lists them.
+            method: An acceptance rule (sps, cactus, tas, …), or "ar" for the verifier alone.
+            params: The rule's own parameters, such as {"delta": 1.0}.
+            draft_length: Tokens drafted a round, 1 to 16, or "auto" for as many as pay.
+            temperature: 0 to 100; 0 is greedy.
+            top_p: Above 0 and at most 1; 1 is off.
+            top_k: 0 is off.
+            max_new_tokens: The text ends there at the latest.
+            seed: 0 to 4294967295; the same seed gives the same text. Without one it is a new one.
+            system: A system prompt.
+            raw: Go on from the prompt as it is, without the chat template.
         """
         with _in_words():
             request = RunRequest(
@@ -87,8 +98,20 @@ class Endpoints:
         """Run one prompt and seed under several methods, the verifier alone first, one after another.
 
         Gives a table, one row a lane, and all traces. Until then, an empty table and the news, such as
-        {"lane": 2, "round": 12}. `lanes`: up to three such as "sps", "cactus:delta=1" or
-        "cactus_exact:delta=0.5:divergence=js:m=8".
+        {"lane": 2, "round": 12}.
+
+        Args:
+            prompt: One user turn, put into the pair's chat template.
+            lanes: One to three methods, such as "sps", "cactus:delta=1" or "cactus_exact:delta=0.5:divergence=js:m=8".
+            pair: A model pair; `pairs` lists them.
+            draft_length: Of lanes without m=…: tokens drafted a round, 1 to 16, or "auto" for as many as pay.
+            temperature: 0 to 100; 0 is greedy.
+            top_p: Above 0 and at most 1; 1 is off.
+            top_k: 0 is off.
+            max_new_tokens: Each text ends there at the latest.
+            seed: 0 to 4294967295, the same for all lanes. Without one it is a new one.
+            system: A system prompt.
+            raw: Go on from the prompt as it is, without the chat template.
         """
         with _in_words():
             request = RunRequest(
