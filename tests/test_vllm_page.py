@@ -1,4 +1,4 @@
-"""The page over a live vLLM server, both real: a random pair, the plugin, Chromium. Skips without vLLM's environment."""
+"""The page over a live vLLM server with the plugin and a random pair, in Chromium. Skips without vLLM's environment."""
 
 from __future__ import annotations
 
@@ -109,6 +109,7 @@ def test_the_page_shows_a_run_of_the_server(server: str, browser: Any) -> None:
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         page.set_default_timeout(60_000)
         page.goto(address + "/?max_new_tokens=32&seed=1")
+        page.wait_for_selector("#pair-note .note")
         page.wait_for_function("document.querySelector('#pair-note').innerText.includes('fixed by the server')")
         assert page.input_value("#pair input") == "tiny (vLLM server)"
         page.fill("#prompt textarea", "a cactus")
