@@ -303,3 +303,17 @@ def _two_token_law(pair, sampling) -> dict[tuple[int, ...], float]:
 
     first = law(PROMPT)
     return {(a, b): pa * pb for a, pa in first.items() for b, pb in law([*PROMPT, a]).items()}
+
+
+@pytest.mark.parametrize("m", [0, 1, 8])
+def test_fault_10_ends_hears_every_emitted_token_in_order_and_nothing_comes_behind(m):
+    heard: list[int] = []
+
+    def ends(token: int) -> bool:
+        heard.append(token)
+        return len(heard) == 11
+
+    rule = make_rule("sps") if m else None
+    made = run(tiny.pair(draft="same"), rule, m, tokens=30, ends=ends, baseline_steps=3)
+    assert ids(made) == heard == ids(run(tiny.pair(), tokens=11)) and made.stop_reason == "stop"
+    assert made._loop.committed == PROMPT + heard and made._loop.verifier.length == len(PROMPT) + 10
