@@ -40,9 +40,9 @@ class Played:
 
 
 @contextmanager
-def playing() -> Iterator[Played]:
+def playing(played: Played | None = None) -> Iterator[Played]:
     """A server on a free port until the block ends."""
-    played = Played()
+    played = played or Played()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cactus.bench import images, long, machine, plots, steps
+from cactus.bench import images, long, machine, plots, served, steps
 from cactus.bench.bars import bar
 from cactus.bench.contest import Contestant, Label, our_contestants
 from cactus.bench.measurement import Measurement, Store
@@ -71,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--resume", action="store_true", help="go on with the benchmark in DIR")
     parser.add_argument("--save-traces", action="store_true", help="keep the trace of every run in DIR/traces")
+    served.add_arguments(parser)
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,8 @@ class Asked:
 
 def run(args: argparse.Namespace) -> int:
     _check_flags(args)
+    if args.engine == "vllm":
+        return served.run(args, served.METHODS if args.methods == METHODS else args.methods)
     if args.verifier is None:
         args.pair = args.pair or DEFAULT_PAIR  # the command that reports give names it
     if args.steps:
@@ -107,6 +110,8 @@ def run(args: argparse.Namespace) -> int:
 def _check_flags(args: argparse.Namespace) -> None:
     if args.out.exists() and not args.out.is_dir():
         raise CactusError(f"--out is {str(args.out)!r}; a folder is needed")
+    if (args.engine == "vllm") != bool(args.url):
+        raise CactusError("--url is the address of a server for --engine vllm; give both or neither")
     if args.steps and args.long:
         raise CactusError("give either --steps or --long, not both")
     if args.steps:

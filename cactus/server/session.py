@@ -91,9 +91,17 @@ class ServerSession:
         """The server keeps prefixes by itself."""
 
     def start(
-        self, request: RunRequest, *, stop: threading.Event | None = None, progress: Progress | None = None
+        self,
+        request: RunRequest,
+        *,
+        stop: threading.Event | None = None,
+        progress: Progress | None = None,
+        measured: bool = True,
     ) -> ServerRun:
-        """Start a run and wait for its first token. `ValueError` says what is wrong with the request or the server."""
+        """Start a run and wait for its first token. `ValueError` says what is wrong with the request or the server.
+
+        measured: whether the verifier alone is timed first, where there is a server for it.
+        """
         request.check(self.limits)
         self._check_pair(request.pair)
         _check_rule(request.rule)
@@ -102,7 +110,7 @@ class ServerSession:
             server = self._baseline or _no_baseline(self._server)
             served = server.look(speculates=False)
         stopped, report = stop or threading.Event(), progress or silent
-        baseline = self._measured(request, stopped, report)
+        baseline = self._measured(request, stopped, report) if measured else None
         report(None, f"waiting for {server.url} to read the prompt")
         return ServerRun(server, served, request, stopped, self.limits.max_seconds, baseline).begin()
 
