@@ -6,10 +6,14 @@ import argparse
 import time
 from pathlib import Path
 
+import huggingface_hub.file_download  # noqa: F401  (what `cache` sets aside)
 import pytest
+import test_weights_hub as hub_server
 import tiny
 import tiny_gguf
 import torch
+from test_weights_hub import COMMIT, Hub, endpoint  # noqa: F401  (endpoint is a fixture)
+from test_weights_hub_cache import cache  # noqa: F401  (a fixture, used by all)
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
@@ -185,6 +189,38 @@ def test_fault_26_what_is_no_model_fails_at_once_by_name(role, folders, tmp_path
         with pytest.raises(UnavailableError, match=wrong) as caught:
             load(**{"verifier": folders / "verifier"} | {role: str(tmp_path / wrong)})
         assert time.monotonic() - start < 5 and str(tmp_path) not in str(caught.value)
+
+
+def serve(monkeypatch, place: Path, **other: bytes) -> None:
+    files = {file.name: file.read_bytes() for file in place.iterdir()}
+    monkeypatch.setattr(hub_server, "FILES", files | {name.replace("_json", ".json"): d for name, d in other.items()})
+
+
+def test_a_hub_id_is_looked_at_downloaded_and_run(folders, endpoint, monkeypatch):  # noqa: F811
+    serve(monkeypatch, folders / "verifier")
+    pair = load(draft=folders / "draft", verifier="org/model")
+    assert pair.name == "draft + org/model" and pair.weights == f"org/model (model hub, {COMMIT[:8]})"
+    assert greedy(pair).text == greedy(tiny.pair(draft="near"), None, 0).text
+    served = len(Hub.served)
+    load(verifier="org/model")
+    assert len(Hub.served) == served
+
+
+@pytest.mark.parametrize("config", [b'{"model_type": "mamba"}', b'{"model_type": "x", "auto_map": {"A": "x.X"}}'])
+@pytest.mark.usefixtures("endpoint")
+def test_a_hub_model_that_cannot_be_used_is_refused_before_its_download(config, folders, monkeypatch):
+    serve(monkeypatch, folders / "verifier", config_json=config)
+    with pytest.raises(CactusError, match="org/model .*cannot be used"):
+        load(verifier="org/model")
+    assert Hub.served and not any(name.endswith(".safetensors") for name in Hub.served)
+
+
+@pytest.mark.usefixtures("endpoint")
+def test_tokenizers_are_compared_before_a_hub_models_weights_are_downloaded(folders, tmp_path, monkeypatch):
+    serve(monkeypatch, with_tokenizer(folders, tmp_path / "other", changed(swapped)))
+    with pytest.raises(CactusError, match=r"token 10 is .* for org/model and .* for verifier"):
+        load(draft="org/model", verifier=folders / "verifier")
+    assert Hub.served and not any(name.endswith(".safetensors") for name in Hub.served)
 
 
 def test_what_is_asked_for_has_to_make_sense(folders):

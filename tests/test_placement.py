@@ -16,6 +16,7 @@ from transformers import BitsAndBytesConfig, Gemma3TextConfig, LlamaConfig
 from cactus import SamplingParams, decode, load_pair, make_rule
 from cactus.errors import CactusError, UnavailableError
 from cactus.models import HFModel, Placement, input_device, is_spread, load_model, load_placed, placement
+from cactus.models.static import can_be_static
 
 CPU = torch.device("cpu")
 SPLIT = {
@@ -68,6 +69,8 @@ def test_inputs_go_where_the_embedding_computes_even_if_its_weights_rest_elsewhe
 def test_static_caches_need_one_device(folders):
     with pytest.raises(CactusError, match="static caches need a verifier on one device"):
         load_pair(verifier=folders / "verifier", device_map="auto", static=True)
+    assert can_be_static(load_model(folders / "verifier", CPU, torch.float32))
+    assert not can_be_static(load_placed(folders / "verifier", Placement("cpu", "float32", SPLIT)))
 
 
 @pytest.mark.parametrize(

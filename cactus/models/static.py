@@ -29,6 +29,7 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, StaticLa
 from cactus.interfaces import CachedModel, Output
 from cactus.models import grouped
 from cactus.models.adapter import HFModel, context_length
+from cactus.models.placement import is_spread
 from cactus.transfer import send
 
 WIDEST = 17  # tokens fed at once by way of a graph: sixteen drafted ones and the one before them
@@ -81,14 +82,16 @@ NewRecorder = Callable[[torch.device], Recorder]
 
 
 def can_be_static(model: PreTrainedModel) -> bool:
-    """Whether every layer's cache can be rewound by position, and positions and mask can be given from outside.
+    """Whether it is on one device, every layer's cache can be rewound by position, and positions and mask can be given
+    from outside.
 
-    Sliding windows cannot: what has left the window of a static cache is gone.
+    Sliding windows cannot be rewound: what has left the window of a static cache is gone.
     """
     layers = DynamicCache(config=model.config).layers
     takes = inspect.signature(model.forward).parameters
     return (
-        all(type(layer) is DynamicLayer for layer in layers)
+        not is_spread(model)
+        and all(type(layer) is DynamicLayer for layer in layers)
         and model.config.get_text_config(decoder=True)._attn_implementation in ATTENTION
         and {"attention_mask", "position_ids"} <= takes.keys()
     )

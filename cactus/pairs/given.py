@@ -191,7 +191,7 @@ class GivenSpec(PairSpec):
         folder = self.fetch(part(progress, 0.0, FETCHING))
         progress(FETCHING, f"loading {self.label}")
         model = self.verifier.model.load(placement)
-        codec = HFCodec(self.verifier.model.look().tokenizer, model)
+        codec = HFCodec(self.verifier.model.look().tokenizer, model, self.template)
         drafting = self._drafting(model, codec, static)
         weights = ", ".join(filter(None, (self.verifier.origin(folder), placement.label)))
         pair = Pair(self.name, model, codec, drafting.new, weights, drafting.weights, static)
