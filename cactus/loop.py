@@ -201,7 +201,7 @@ class Loop:
             verifier=self.verifier.fork(),
             drafter=None,
             rule=None,
-            writer=replace(writer, emitted=0, max_new_tokens=steps + 1, stop_reason=None),
+            writer=replace(writer, emitted=0, max_new_tokens=steps + 1, stop_reason=None, ends=None),
             committed=self.committed[:],
             judge_generator=torch.Generator(self.verifier.device).manual_seed(0),
             hidden=[],
