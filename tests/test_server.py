@@ -334,3 +334,7 @@ def test_counts_that_do_not_bring_these_tokens_are_not_used() -> None:
     whole = recount(arrived(9), Counts([4, 4, 4], [1, 1, 4]))
     assert whole is not None and [len(round_.tokens) for round_ in whole] == [1, 2, 2, 4]
     assert whole[-1].tokens[-1].status == "accepted"
+
+
+def test_an_answer_cut_by_the_context_says_so(played: Played) -> None:
+    assert ran(played, max_new_tokens=60).stop_reason == "context"  # 24 came, and the server says "length"

@@ -72,6 +72,9 @@ def run(args: argparse.Namespace, methods: str) -> int:
     prompts = pick(read_prompts(args.prompts), args.limit)
     sampling = SamplingParams(temperature=args.temperature)
     loads, line = [], ProgressLine(sys.stderr)
+    line(None, "warming up")
+    for one in chosen:
+        _answer(session, _requests(session, one, prompts, args, sampling, 1)[0])
     for concurrent in parse_concurrent(args.concurrent or CONCURRENT):
         line(None, f"{concurrent} at once")
         requests = [(one, _requests(session, one, prompts, args, sampling, concurrent)) for one in chosen]

@@ -206,7 +206,7 @@ class ServerRun:
             self._arrived += arrived
             self._rounds += self._teller.piece(arrived)
             if piece.finish:
-                self.stop_reason = REASONS.get(piece.finish, "error")
+                self.stop_reason = self._reason(piece.finish)
             if self.stop_reason:  # how the last round ended is certain with the counts alone, which come behind it
                 continue
             yield from self._rounds[shown:]
@@ -250,6 +250,10 @@ class ServerRun:
         """Since the piece before it; those of the first are the prompt's."""
         seconds, self._last = piece.at - self._last, piece.at
         return seconds
+
+    def _reason(self, finish: str) -> StopReason:
+        full = finish == "length" and len(self._arrived) < self._request.max_new_tokens
+        return "context" if full else REASONS.get(finish, "error")
 
     def _out_of_time(self) -> bool:
         return time.perf_counter() - self._began > self._max_seconds
