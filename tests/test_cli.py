@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import os
@@ -273,6 +274,17 @@ def test_a_pair_that_cannot_be_had_is_said_before_torch_is_imported(command: str
         "error: Qwen2.5 1.5B + 0.5B cannot be had: its weights come from the model hub, which"
     )
     assert "HF_HUB_OFFLINE" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_what_is_left_open_is_the_pairs_own() -> None:
+    flags = argparse.ArgumentParser()
+    generate.add_arguments(flags)
+    usual = generate.request_of(flags.parse_args(["--pair", "llama3-1b-8b", "hello"])).sampling
+    assert (usual.temperature, usual.top_p, usual.top_k) == (0.6, 0.9, 0)
+    own = generate.request_of(
+        flags.parse_args(["--pair", "llama3-1b-8b", "--top-p", "1", "--top-k", "7", "x"])
+    ).sampling
+    assert (own.temperature, own.top_p, own.top_k) == (0.6, 1.0, 7)
 
 
 def test_tables_line_up() -> None:

@@ -76,8 +76,8 @@ def _stop(value: str) -> str:
 
 def add_sampling_flags(group: Any) -> None:
     group.add_argument("--temperature", type=float, metavar="T", help="0 is greedy; default: the pair's")
-    group.add_argument("--top-p", type=float, default=SamplingParams.top_p, metavar="P", help="1 is off")
-    group.add_argument("--top-k", type=int, default=SamplingParams.top_k, metavar="K", help="0 is off")
+    group.add_argument("--top-p", type=float, metavar="P", help="1 is off; default: the pair's")
+    group.add_argument("--top-k", type=int, metavar="K", help="0 is off; default: the pair's")
     group.add_argument("--min-p", type=float, default=SamplingParams.min_p, metavar="P", help="0 is off")
     penalty = SamplingParams.repetition_penalty
     group.add_argument("--repetition-penalty", type=float, default=penalty, metavar="X", help="1 is off")
@@ -122,8 +122,8 @@ def request_of(args: argparse.Namespace) -> RunRequest:
         num_draft_tokens=spec.draft_length if args.draft_length is None else parse_draft_length(args.draft_length),
         sampling=SamplingParams(
             temperature=spec.temperature if args.temperature is None else args.temperature,
-            top_p=args.top_p,
-            top_k=args.top_k,
+            top_p=spec.top_p if args.top_p is None else args.top_p,
+            top_k=spec.top_k if args.top_k is None else args.top_k,
             min_p=args.min_p,
             repetition_penalty=args.repetition_penalty,
         ),
