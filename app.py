@@ -39,12 +39,15 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         default, flag = getattr(Limits, name), f"--{name.replace('_', '-')}"
         limits.add_argument(flag, type=kind, default=default, metavar="N", help=f"{meaning}; default: {default:g}")
     limits.add_argument(
-        "--public", action=argparse.BooleanOptionalAction, default=space.IS_SPACE,
-        help="strangers use it: no models but the listed pairs, and no files from visitors (default: on a Space)",
+        "--public", action=argparse.BooleanOptionalAction,
+        help="strangers use it: no models but the listed pairs, and no files from visitors; default: on a Space, and "
+             "with --share",
     )  # fmt: skip
     if parser.parse_known_args(argv)[0].engine == "vllm":
         parser.set_defaults(max_runs=SERVER_RUNS)
     args = parser.parse_args(argv)
+    if args.public is None:
+        args.public = space.IS_SPACE or args.share
     if (args.engine == "vllm") != bool(args.url):
         parser.error("--url is the address of a server for --engine vllm; give both or neither")
     try:

@@ -9,6 +9,7 @@ import pytest
 import tiny
 from ui_fakes import FakeSession
 
+import app
 from cactus.limits import Limits
 from cactus.pairs.added import ADDED
 from cactus.request import RunRequest
@@ -115,6 +116,13 @@ def test_a_public_page_has_neither_the_fields_nor_the_event_behind_them():
         for page in pages
     ]
     assert of_own[0] and not of_own[1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "public"), [([], False), (["--share"], True), (["--share", "--no-public"], False), (["--public"], True)]
+)
+def test_a_page_with_a_public_link_is_public_unless_it_is_said_not_to_be(flags, public):
+    assert app.parse_args(flags).limits.public == public
 
 
 @pytest.mark.parametrize("name", ["org/draft + org/model", "/srv/models/qwen", "verifier"])

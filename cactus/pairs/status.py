@@ -13,7 +13,7 @@ from cactus.errors import UnavailableError
 from cactus.machine import HEADROOM, Machine
 from cactus.pairs.spec import PairSpec
 from cactus.weights import HubWeights
-from cactus.weights.hub_cache import cache_folder, how_to_get_gated
+from cactus.weights.hub_cache import how_to_get_gated
 from cactus.weights.source import amount
 
 Availability = Literal["ready", "can download", "gated", "too large here", "unreachable"]
@@ -133,7 +133,7 @@ def _missing(spec: PairSpec, machine: Machine) -> int:
 def _no_disk(missing: int, machine: Machine) -> str:
     if missing <= machine.disk:
         return ""
-    return f"its download needs {amount(missing)}; {amount(machine.disk)} are free on the disk of {cache_folder()}"
+    return f"its download needs {amount(missing)}; {amount(machine.disk)} are free on the disk of HF_HOME"
 
 
 def _no_hub(machine: Machine) -> str:
