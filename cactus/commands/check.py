@@ -6,6 +6,7 @@ import argparse
 import sys
 import zlib
 from pathlib import Path
+from typing import cast
 
 from cactus.compare import Comparison
 from cactus.documents import read_document
@@ -24,9 +25,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _read(raw: bytes) -> Trace | Comparison:
+    return cast("Trace | Comparison", read_document(raw, "trace or comparison", Trace, Comparison))
+
+
 def _outcome(file: str) -> str:
     try:
-        document = read_document(unpacked(Path(file)), "trace or comparison", Trace, Comparison).checked()
+        document = _read(unpacked(Path(file))).checked()
     except (OSError, EOFError, zlib.error, ValueError) as error:
         raise CactusError(f"{file}: {error}") from None
     traces = document.lanes if isinstance(document, Comparison) else (document,)
