@@ -18,7 +18,7 @@ from pydantic import Field
 from cactus.bench.methods import MethodSpec, parse_method
 from cactus.documents import Many, read_document
 from cactus.errors import CactusError
-from cactus.metrics import Metrics, Tally
+from cactus.metrics import Metrics, Tally, ratio
 from cactus.request import VERIFIER_ONLY, RunRequest
 from cactus.session import Seat
 from cactus.settings import DraftLength, fresh_seed, parse_draft_length
@@ -167,15 +167,20 @@ def label(trace: Trace) -> str:
 
 def results(traces: Sequence[Trace]) -> list[LaneResult]:
     """The table: each lane's figures, speedups measured against the first lane's own seconds per token."""
-    base = traces[0].metrics() if traces else None
-    alone = base.seconds / base.generated_tokens if base and base.generated_tokens else None
+    base = _tally(traces[0]) if traces else Tally()
+    alone = ratio(base.seconds, base.timed)
     return [_result(trace, alone) for trace in traces]
 
 
-def _result(trace: Trace, alone: float | None) -> LaneResult:
+def _tally(trace: Trace, alone: float | None = None) -> Tally:
     tally = Tally(alone)
     for round_ in trace.rounds:
         tally.add(round_)
+    return tally
+
+
+def _result(trace: Trace, alone: float | None) -> LaneResult:
+    tally = _tally(trace, alone)
     return LaneResult(label(trace), tally.metrics(), tally.speedup, tally.seconds)
 
 
