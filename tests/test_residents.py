@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import weakref
 
+import psutil
 import pytest
+import torch
 
 from cactus.errors import CactusError, UnavailableError
 from cactus.pairs import PAIRS
@@ -185,3 +188,21 @@ def test_clear_spares_pairs_in_use(loads):
 def test_the_limit_is_at_least_one(loads):
     with pytest.raises(CactusError, match="is 0"):
         Residents(0, loads)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the allocator decides")
+def test_fault_25_memory_goes_back_to_the_system():
+    """Many middling pieces, as a model's weights are: without a trim they stay in the allocator's lists."""
+
+    def load(spec, progress):
+        pair = Loaded(spec.name)
+        pair.weights = [torch.ones(25_000) for _ in range(2_000)]  # 200 MB
+        pair.itself = pair
+        return pair
+
+    residents, process = Residents(1, load), psutil.Process()
+    before = process.memory_info().rss
+    residents.get(A)
+    full = process.memory_info().rss
+    residents.clear()
+    assert full - before > 150e6 and process.memory_info().rss - before < 50e6
