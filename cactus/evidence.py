@@ -110,7 +110,7 @@ def _steps(rule: Rule | None, proposal: Proposal, verifier_probs: Tensor, judged
     if rule is None or judged == 0:
         return (verifier_probs.new_empty(0),) * 3
     rows = proposal.probs[:judged], verifier_probs[:judged]
-    if rule.reads == "scalar" and proposal.token_ids is not None and proposal.columns is not None:
+    if not rule.lossless and rule.reads == "scalar" and proposal.token_ids is not None and proposal.columns is not None:
         steps = rule.judge(*pooled(*rows, proposal.token_ids), proposal.columns[:judged])
     else:
         steps = rule.judge(*rows, proposal.tokens[:judged])

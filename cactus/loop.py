@@ -78,6 +78,7 @@ class Loop:
         if self.drafter is not None and self._draft_room() > 0:
             self.drafter.prefill(self.committed[:end], self._take_hidden())
 
+    @torch.inference_mode()
     def step(self) -> Round:
         """One round. Nothing is read from the device before `read`, unless the pace looks at every drafted token."""
         clock = Clock(self.verifier.device)

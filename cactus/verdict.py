@@ -49,7 +49,7 @@ def judge(
     accepted = (chances < accept).long().cumprod(0).sum(0, keepdim=True)  # [1]
     # Both what a rejection is recovered from and the bonus: which of them counts is not known here.
     recovery = rule.recovery_at(*judged, accepted.clamp(max=count - 1))
-    aim = torch.where(accepted < count, recovery, verifier_probs[count])
+    aim = torch.stack([recovery, verifier_probs[count]]).index_select(0, (accepted == count).long())[0]
     return _drawn(accepted, aim, accept, chances, generator)
 
 

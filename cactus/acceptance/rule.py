@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from cactus.acceptance.parameter import Parameter, Value
-from cactus.divergence import kl
+from cactus.divergence import as_numbers, kl
 
 
 @dataclass(frozen=True)
@@ -155,6 +155,6 @@ def normalised(weights: Tensor, fallback: Tensor) -> Tensor:
 
     The fallback is met by rounding alone: a rejection that leaves no residual to draw from.
     """
-    total = weights.sum(-1, keepdim=True)
-    spare = fallback / fallback.sum(-1, keepdim=True)
-    return torch.where(total > torch.finfo(weights.dtype).tiny, weights / total, spare)
+    some = as_numbers(torch.gt, weights.sum(-1, keepdim=True), torch.finfo(weights.dtype).tiny)  # [..., 1], 0 or 1
+    weights = (weights * some).addcmul_(fallback, 1 - some)
+    return weights.div_(weights.sum(-1, keepdim=True))
