@@ -82,13 +82,14 @@ def _format(gguf: str) -> dict[str, Any]:
 
 def _read(source: str | Path, name: str, config: PreTrainedConfig, options: dict[str, Any]) -> PreTrainedModel:
     try:
-        model, found = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             source, config=config, trust_remote_code=False, output_loading_info=True, **options
         )
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # safetensors, gguf, torch, the disk: each has its own
         raise UnavailableError(f"{name}{_why(source, error)}") from error
+    model, found = loaded
     if missing := sorted(found["missing_keys"]):  # the library would draw them at random
         raise UnavailableError(
             f"{name} cannot be loaded: {len(missing)} of its weights are not in its files, {missing[0]} first; "

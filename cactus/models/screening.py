@@ -52,7 +52,7 @@ def check_config(config: PreTrainedConfig, name: str) -> None:
             f"{name} ({config.model_type}) cannot be used: transformers {__version__} has no model that writes text "
             "with it alone; take a text-only model of the family"
         )
-    check_state(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], config, name)
+    check_state(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], config, name)  # type: ignore[arg-type]
     if not isinstance(getattr(config.get_text_config(decoder=True), "max_position_embeddings", None), int):
         raise CactusError(f"{name} ({config.model_type}) cannot be used: its configuration states no context length")
 

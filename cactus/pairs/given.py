@@ -153,7 +153,7 @@ class GivenDraft:
 class GivenSpec(PairSpec):
     """A pair of the user's own. device_map, quantize: of the verifier, as `models.Placement` has them."""
 
-    verifier: GivenWeights
+    verifier: GivenWeights  # type: ignore[assignment]
     drafter: GivenDraft | Lookup
     device_map: DeviceMap | None = None
     quantize: str | None = None
