@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import threading
 import time
@@ -13,6 +15,7 @@ import pytest
 from browser import free_port
 from served import MODEL, RECORDED, Played, as_lines, events, joined, playing
 
+import app
 from cactus.errors import CactusError
 from cactus.limits import Limits
 from cactus.pairs.added import ADDED
@@ -21,6 +24,9 @@ from cactus.sampling import SamplingParams
 from cactus.server import Server, ServerError, ServerSession
 from cactus.server.rounds import Arrived, Counts, Teller, recount, spread
 from cactus.trace import Trace
+from cactus.ui import pair_list, render, tiles
+from cactus.ui.layout import build
+from cactus.ui.view import View
 
 PAIR = f"server:{MODEL}"
 
@@ -338,3 +344,64 @@ def test_counts_that_do_not_bring_these_tokens_are_not_used() -> None:
 
 def test_an_answer_cut_by_the_context_says_so(played: Played) -> None:
     assert ran(played, max_new_tokens=60).stop_reason == "context"  # 24 came, and the server says "length"
+
+
+# --- on the page ---------------------------------------------------------------------------------
+
+
+def test_rounds_told_anew_are_shown_anew(played: Played) -> None:
+    """What was shown while it streamed was one round too few; its line says so in the end."""
+    alone = ran(played)
+    played.answer = joined(RECORDED["chat"], 2, 3)
+    session = ServerSession(Server(played.url))
+    view = View()
+    with session.start(asked(session)) as live:
+        view.begin(live.trace)
+        for round_ in live:
+            view.add(round_)
+            streamed = view.shown()[0]
+    view.finish(live.trace)
+    lines = [json.loads(line) for line in view.shown()[0].splitlines()]
+    assert json.loads(streamed.splitlines()[0])["run"] != lines[0]["run"]
+    assert [len(line["tokens"]) for line in lines if "tokens" in line] == [len(r.tokens) for r in alone.rounds]
+    assert view.metrics.accepted_length == alone.metrics().accepted_length
+
+
+def test_the_page_says_what_is_not_known(played: Played) -> None:
+    trace = ran(played)
+    drawn, taken = (next(t for t in trace.tokens if t.status == status) for status in ("recovered", "accepted"))
+    of = {token: next(r for r in trace.rounds if token in r.tokens) for token in (drawn, taken)}
+    assert "which the server does not tell" in render.explanation(drawn, of[drawn], 0)
+    assert "draft" not in render.explanation(drawn, of[drawn], 0).split(":")[0]
+    assert "does not tell the numbers it compared" in render.explanation(taken, of[taken], 0)
+    shown = {tile.label: tile for tile in tiles.tiles(trace.metrics(), drafts=True)}
+    assert shown["Divergence"].note == "not known of this run"
+    assert shown["Speedup"].note == "the verifier alone was not measured"
+    rows = list(csv.reader(io.StringIO(render.to_csv(trace))))
+    assert len(rows) == len(trace.tokens) + 1 and set(map(tuple, (row[5:] for row in rows[1:]))) == {("",) * 8}
+
+
+@pytest.mark.parametrize(
+    ("args", "runs"),
+    [([], 4), (["--engine", "vllm", "--url", "http://x"], 32),
+     (["--engine", "vllm", "--url", "http://x", "--max-runs", "4"], 4)],
+)  # fmt: skip
+def test_a_servers_page_takes_many_at_once(args: list[str], runs: int) -> None:
+    assert app.parse_args(args).limits.max_runs == runs
+
+
+@pytest.mark.parametrize("args", [["--engine", "vllm"], ["--url", "http://x"], ["--engine", "other"]])
+def test_an_engine_and_its_address_go_together(args: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        app.parse_args(args)
+
+
+def test_the_page_is_built_for_the_pair_there_is(played: Played) -> None:
+    session = app.new_session(app.parse_args(["--engine", "vllm", "--url", played.url]))
+    assert [state.name for state in session.states()] == [PAIR]
+    assert pair_list.first(session.states()) == PAIR
+    demo = build(session)
+    [pair] = [block for block in demo.blocks.values() if getattr(block, "elem_id", None) == "pair"]
+    assert pair.value == PAIR and [value for _, value in pair.choices] == [PAIR]
+    with pytest.raises(CactusError, match="only 'server:tiny'"):
+        session.load("pocket")

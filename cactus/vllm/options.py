@@ -1,7 +1,7 @@
 """Which rule a request asks for: its own arguments, then the environment, then plain speculative sampling.
 
     cactus_method   one of `SERVED`; `cactus` where only parameters are given
-    cactus_delta, cactus_divergence, cactus_floor, cactus_alpha   the parameters of that rule
+    cactus_delta, cactus_alpha, …   the parameters of that rule, by their own names
 
 The environment has the same in capitals: CACTUS_METHOD, CACTUS_DELTA, … Knows nothing of vLLM.
 """
