@@ -134,7 +134,7 @@ class Endpoints:
         yield [result.as_dict() for result in compare.results(lanes)], json.loads(whole.to_json())
 
     def pairs(self) -> list[dict[str, Any]]:
-        """The model pairs: name, label, size, licence, where each runs, what can be done with it here, what it needs."""
+        """The model pairs: name, label, size, licence, where it runs, its state here, what it needs."""
         return [asdict(state) for state in self.session.states()]
 
 
