@@ -20,8 +20,8 @@ from pydantic_core import from_json
 
 from cactus.errors import CactusError
 
-MAX_BYTES = 64 * 1024 * 1024
-MAX_PIECES = 5_000_000  # lists, objects and their members: what a document costs in memory goes by these
+MAX_BYTES = 32 * 1024 * 1024
+MAX_PIECES = 2_500_000  # lists, objects and their members: what a document costs in memory goes by these
 MAX_ENTRIES = 64  # of an object that takes any keys: each bad entry would be an error of its own
 MAX_WHOLE = 2**53 - 1  # beyond it JavaScript, and so the page, no longer tells neighbours apart
 SHOWN = 40  # characters of a bad value
@@ -114,6 +114,9 @@ def _stated(models: Sequence[type[Model]], document: object, what: str) -> type[
         raise TraceError(f"not a usable {what}: schema is missing; {allowed} is allowed")
     stated = document["schema"]
     if isinstance(stated, str) and stated in known:
+        # Here, since the validator would copy the whole document into the error of each key.
+        if missing := [name for name in schema_of(known[stated])["required"] if name not in document]:
+            raise TraceError(f"not a usable {what}: {missing[0]} is missing")
         return known[stated]
     families = {version.partition("/")[0] for version in known}
     other = isinstance(stated, str) and stated.partition("/")[0] in families
@@ -126,7 +129,7 @@ def _stated(models: Sequence[type[Model]], document: object, what: str) -> type[
 
 def _fault(error: ValidationError, document: object, schema: dict[str, Any]) -> str:
     """The first fault; of the alternatives of one value, the one that got furthest into it."""
-    faults = error.errors(include_url=False, include_context=False)
+    faults = error.errors(include_url=False, include_context=False, include_input=False)  # else each copies it whole
     found = [(_place(each["loc"], document, each["type"] == "missing"), each) for each in faults]
     first = found[0][0][:1]
     place, fault = max((entry for entry in found if entry[0][:1] == first), key=lambda entry: len(entry[0]))

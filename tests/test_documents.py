@@ -132,6 +132,7 @@ HUGE = {
         document(rounds=[document()["rounds"][0] | {"tokens": [document()["rounds"][0]["tokens"][0]] * 10_000}])
     ),
     "a long text": json.dumps(document(pair="x" * 8_000_000, seed=None)),
+    "many things and nothing needed": '{"schema": "cactus-trace/1", "a": [' + "[]," * 1_000_000 + "1]}",
     "deep": '{"a":' * 100_000,
 }
 
