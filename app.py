@@ -11,7 +11,7 @@ import os
 from typing import Any
 
 from cactus.errors import CactusError
-from cactus.limits import Limits
+from cactus.limits import MAX_SESSIONS, Limits
 from cactus.ui import space  # before torch, which what `main` imports brings in
 
 FLAGS = (
@@ -100,6 +100,7 @@ def launch_options(args: argparse.Namespace) -> dict[str, Any]:
         "mcp_server": args.mcp,
         "ssr_mode": False,
         "run_history": False,
+        "state_session_capacity": MAX_SESSIONS,
         "max_file_size": args.limits.max_upload_bytes,
         "footer_links": ["api"],
         "theme": theme(),

@@ -17,6 +17,8 @@ MAX_NEW_TOKENS = 2048
 MAX_PROMPT_CHARACTERS = 100_000
 MAX_UPLOAD_BYTES = 16 * 1024 * 1024
 MAX_SHOWN_TOKENS = 4096  # of a trace file that the page shows
+MAX_SESSIONS = 100
+"""Tabs that Gradio remembers, also for an hour behind their closing: half a megabyte each. Older ones begin anew."""
 
 
 @dataclass(frozen=True)
