@@ -25,6 +25,7 @@ from cactus.acceptance import make_rule
 from cactus.bench import machine
 from cactus.bench.machine import in_words
 from cactus.bench.shapes import Models, changed, models_of, random_model
+from cactus.clock import wait
 from cactus.commands.pairs import table
 from cactus.decoding import decode
 from cactus.drafters import ModelDrafter
@@ -186,6 +187,7 @@ def _seconds(cached: CachedModel, fed: list[int]) -> float:
     for _ in range(WARMUP + TRIALS):
         began = time.perf_counter()
         cached.feed(fed, keep=len(fed))
+        wait(cached.device)
         seconds.append(time.perf_counter() - began)
         cached.rewind(TEXT)
     return statistics.median(seconds[WARMUP:])
@@ -212,8 +214,7 @@ def measured_bandwidth(device: torch.device) -> float:
     for _ in range(WARMUP + TRIALS):
         began = time.perf_counter()
         target.copy_(source)
-        if device.type != "cpu":
-            torch.accelerator.synchronize()
+        wait(device)
         seconds.append(time.perf_counter() - began)
     return 2 * source.nbytes / statistics.median(seconds[WARMUP:])
 
