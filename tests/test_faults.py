@@ -115,6 +115,19 @@ def test_the_caches_of_a_failed_run_are_let_go():
     assert caches[0]() is None
 
 
+def test_a_turn_that_fails_leaves_no_caches_to_the_next_of_its_conversation():
+    longer = request(prompt=[5, 9, 30, 7, 8, 40, 9], conversation="one")
+    alone = numbers(Shared().run(replace(longer, conversation="")))
+    shared = Shared()
+    shared.run(request(conversation="one"))
+    failing(shared, "verify", MemoryError())
+    with pytest.raises(MemoryFault):
+        shared.run(longer)
+    shared.watch.clear()
+    again = shared.run(longer)
+    assert again.cached_tokens == 0 and numbers(again) == alone
+
+
 class Visitor:
     """Asks for a run through the page or the API and looks at what comes, until it goes away."""
 
