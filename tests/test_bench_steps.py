@@ -174,7 +174,7 @@ def test_the_command_line(folders, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--draft", "qwen3-0.6b"], "--draft needs --steps"),
+        (["--draft", "qwen3-0.6b"], "--draft needs --verifier"),
         (["--config", "hidden_size=64"], "--config needs --steps"),
         (["--steps", "--long"], "either --steps or --long"),
         (["--steps", "--config", "hidden_size=x"], "--config has 'hidden_size=x'"),
