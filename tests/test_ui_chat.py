@@ -152,10 +152,11 @@ def test_a_loaded_trace_shows_its_turns_and_can_be_replied_to(tmp_path):
     assert (again.prompt, again.conversation) == (asked, "")
 
 
-def test_hand_edited_messages_are_an_error_of_the_run_and_no_fault_of_the_page():
+def test_hand_edited_messages_are_refused_by_name_and_no_fault_of_the_page():
     odd = make_trace(prompt=({"role": "user"}, {"content": "x"}, {"a": "b"}, ASKED))
     assert chat.shown_turns(odd.prompt, False) == [("user", ASKED["content"])]
-    assert len(chat.reply(RunRequest(prompt="more"), chat.history(odd, None)).prompt) == 6
+    with pytest.raises(CactusError, match="prompt is"):
+        chat.reply(RunRequest(prompt="more"), chat.history(odd, None))
     with pytest.raises(CactusError, match="raw prompt"):
         chat.history(make_trace(prompt=(1, 2, 3)), None)
 
