@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from browser import WAIT, app_process
-from pages import CONTRAST, DONE, run, watch
-from ui_fakes import make_trace, token
+from pages import CONTRAST, DONE, Site, run, visits, watch
+from ui_fakes import FakeSession, make_trace, token
 
+from cactus.limits import Limits
 from cactus.trace import Round, TopToken, Trace
 
 HOSTILE = [
@@ -203,9 +204,20 @@ def test_closing_the_tab_frees_the_model(visit, site):
     assert site.session.released == 2
 
 
-def test_a_second_visitor_sees_the_queue_and_can_leave_it(visit, site):
+@pytest.fixture
+def one_at_a_time(browser):
+    """Visits to a page whose models serve one run at a time, and its session."""
+    session = FakeSession(pause=0.05, count=5000)
+    session.limits = Limits(max_runs=1)
+    opened = Site(session)
+    for visit in visits(browser, opened):
+        yield visit, session
+    opened.demo.close()
+
+
+def test_a_second_visitor_sees_the_queue_and_can_leave_it(one_at_a_time):
+    visit, session = one_at_a_time
     first, second = visit(), visit()
-    site.session.count, site.session.pause = 5000, 0.05
     first.fill("#prompt textarea", "first")
     first.click("#run")
     first.wait_for_selector("#tokens .tok")
@@ -215,7 +227,7 @@ def test_a_second_visitor_sees_the_queue_and_can_leave_it(visit, site):
     second.click("#stop")
     first.click("#stop")
     first.wait_for_function(DONE)
-    assert [asked.prompt for asked in site.session.requests] == ["first"]
+    assert [asked.prompt for asked in session.requests] == ["first"]
 
 
 def test_keys_walk_the_tokens_and_run(visit, site, tmp_path):

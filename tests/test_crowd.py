@@ -118,7 +118,7 @@ def test_fault_25_who_comes_and_goes_leaves_nothing_behind(place):
     report(f"{RUNS} runs ({what}): before {before}, after {after}; free {freed:.2f} s behind the last")
     assert after["places"] == after["models"] == 0
     assert after["memory"] < 1.05 * before["memory"]
-    assert after["threads"] <= before["threads"] + 2
+    assert after["threads"] <= before["threads"] + together  # a server's spare workers; one left by each run is more
     assert after["files"] <= before["files"] + 2
 
 

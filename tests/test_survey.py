@@ -40,7 +40,7 @@ def load(spec, progress) -> Pair:
 
 def test_every_pair_is_there_with_its_state(machine):
     states = {state.name: state for state in Survey().states(Residents(1, load))}
-    assert list(states) == list(PAIRS)
+    assert list(states)[: len(PAIRS)] == list(PAIRS)  # behind them those that were added in this process
     assert states["pocket"].state == "ready" and states[LARGE.name].state == "too large here"
     assert all(state.size and state.licence for state in states.values())
 

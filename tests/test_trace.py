@@ -160,7 +160,10 @@ def edited(change) -> str:
         (edited(lambda d: d.pop("pair")), "pair"),
         (edited(lambda d: d.update(seed="0")), "seed"),
         (edited(lambda d: d.update(rounds={"0": 1})), "rounds"),
-        (edited(lambda d: d["rounds"][0]["tokens"][0].update(text=5)), r"rounds\[0\]\.tokens\[0\]\.text is 5; text is allowed"),
+        (
+            edited(lambda d: d["rounds"][0]["tokens"][0].update(text=5)),
+            r"rounds\[0\]\.tokens\[0\]\.text is 5; text is allowed",
+        ),
         (edited(lambda d: d["rounds"][0]["tokens"][0].update(uniform=7.0)), "uniform"),
         (edited(lambda d: d["rounds"][0]["tokens"][0].update(status="<b>")), "status"),
         (edited(lambda d: d["rounds"][0].update(accepted_length=3, num_draft_tokens=3)), "accepted_length|drafted"),

@@ -136,7 +136,7 @@ def test_a_repository_that_is_no_model_is_refused_before_anything_is_downloaded(
 
 
 @pytest.mark.parametrize(
-    ("status", "reason"), [(403, "Accept its licence"), (404, "no such repository"), (500, "not reachable")]
+    ("status", "reason"), [(403, "accept its licence"), (404, "no such repository"), (500, "not reachable")]
 )
 def test_refusals_of_the_hub_are_named_with_what_to_do(status, reason, endpoint, monkeypatch):  # noqa: F811
     monkeypatch.setattr(Hub, "status", status)

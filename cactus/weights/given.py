@@ -118,14 +118,14 @@ class Given:
 
         if isinstance(error.__cause__, GatedRepoError):
             return hub_cache.how_to_get_gated(self.repo_id)
-        return "Check its spelling, or give a folder or a .gguf file on this machine"
+        return "check its spelling, or give a folder or a .gguf file on this machine"
 
     def _named(self, work: Callable[[], Files]) -> Files:
         try:
             return work()
         except SourceError as error:
             raise UnavailableError(
-                f"{self.name} cannot be had from the model hub: {error}. {self._cure(error)}"
+                f"{self.name} cannot be had from the model hub: {error}; {self._cure(error)}"
             ) from error
         except OSError as error:
             raise UnavailableError(f"{self.name} cannot be kept: {without_folders(str(error))}") from error
