@@ -120,7 +120,7 @@ def test_numbers_worked_out_ahead_or_over_the_draftable_tokens_alone_are_the_sam
 
 
 def test_tokens_that_cannot_be_drafted_count_as_one():
-    tokens, probs, columns = drafted(3, 0)
+    _, probs, columns = drafted(3, 0)
     draft, verifier = pooled(probs, ROWS[:3], columns["token_ids"])
     assert draft.shape == verifier.shape == (3, 251) and (draft[:, -1] == 0).all()
     torch.testing.assert_close(verifier.sum(-1), torch.ones(3))
