@@ -176,7 +176,7 @@ class Round(Record):
 class Baseline(Record):
     """The verifier alone, measured in the same process on the same prompt, warm.
 
-    `seconds_per_token` is the median over `steps` timed single-token steps; `how` says when they were taken.
+    `seconds_per_token` is a median of timed single-token steps, `steps` of them in all; `how` says which and when.
     """
 
     seconds_per_token: Annotated[float, Field(gt=0.0, le=1e9, allow_inf_nan=False)]

@@ -251,6 +251,13 @@ def test_close_ends_the_run():
     assert made.stop_reason == "cancelled" and list(made) == []
 
 
+def test_what_slows_the_steps_behind_a_run_alone_does_not_make_it_look_fast(monkeypatch):
+    steps = iter([[1.0, 2.0, 3.0], [7.0, 8.0, 9.0]])
+    monkeypatch.setattr("cactus.loop.Loop.time_single_steps", lambda *args: next(steps))
+    baseline = run(tiny.pair(), make_rule("sps"), 4, tokens=8, baseline_steps=3).trace.baseline
+    assert (baseline.seconds_per_token, baseline.steps) == (2.0, 6)
+
+
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_the_measured_baseline_does_not_move_the_run(family):
     with_baseline = run(tiny.pair(family), make_rule("sps"), 4, sampling=SamplingParams(), baseline_steps=4)

@@ -226,6 +226,8 @@ def test_view_takes_up_rounds_and_a_baseline_that_came_with_the_end():
     assert view.metrics.speedup is None
     view.finish(trace)
     assert view.metrics == trace.metrics()
+    told = [line["facts"] for line in lines(view.shown()[0]) if "facts" in line]
+    assert "45.0 ms/token" not in told[0] and "45.0 ms/token" in told[-1]
     speedup = lines(view.shown()[3])
     assert "figure" in speedup[-2] and len(speedup[-1]["extend"]["0"]["y"]) == 6
 

@@ -105,6 +105,7 @@ class View:
             for round_ in trace.rounds:
                 self.add(round_)
             self._tokens = text
+            self._say(render.header_line(trace))  # the facts name the baseline, too
         self._say(render.end_line(" ".join(filter(None, [self._remark, render.summary(trace, self.metrics)]))))
 
     def failed(self, message: str) -> Shown:
