@@ -7,9 +7,9 @@ for round in decode(pair, "Why is the sky blue?", make_rule("cactus", delta=1.0)
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from cactus.lazy import exports
 from cactus.versions import __version__
 
 if TYPE_CHECKING:
@@ -45,7 +45,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'cactus' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+__getattr__ = exports("cactus", _HOMES)

@@ -19,6 +19,7 @@ from cactus.bench.methods import MethodSpec, parse_method
 from cactus.documents import Many, read_document
 from cactus.errors import CactusError
 from cactus.metrics import Metrics, Tally, ratio
+from cactus.prefix import common_length
 from cactus.request import VERIFIER_ONLY, RunRequest
 from cactus.session import Seat
 from cactus.settings import DraftLength, fresh_seed, parse_draft_length
@@ -221,11 +222,7 @@ def partings(traces: Sequence[Trace]) -> list[Parting]:
     ids = [[token.id for token in trace.tokens] for trace in traces]
     found = []
     for lane in range(1, len(ids)):
-        shared = {other: _shared(ids[lane], ids[other]) for other in range(lane)}
+        shared = {other: common_length(ids[lane], ids[other]) for other in range(lane)}
         other = max(shared, key=lambda index: shared[index])
         found.append(Parting(lane, other, shared[other], ids[lane] == ids[other]))
     return found
-
-
-def _shared(left: Sequence[int], right: Sequence[int]) -> int:
-    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))

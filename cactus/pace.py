@@ -17,12 +17,14 @@ from typing import Protocol
 import torch
 
 from cactus.acceptance import Rule
+from cactus.settings import MAX_DRAFT_TOKENS
 
 GRADES = 6  # of the drafter's confidence: above 1/2, above 1/4, ...
 # What a verifier makes of a drafted token's probability, about equally often: seen on two pairs of very unequal draft
 # models. With it a rule says by itself how lenient it is, before a token was judged.
 USUAL_RATIOS = (0.003, 0.1, 0.5, 1.0, 2.0)
 GUESS_WEIGHT = 3.0  # judged tokens that a first guess counts for
+TINY = 1e-12  # seconds: where steps are too quick to be timed
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ class Paying:
     def __post_init__(self) -> None:
         self._chances = Chances(self.rule)
         # As if a round had been made of the length that is best for the first guess.
-        most = max(range(1, 17), key=lambda count: self._tokens_of(count) / max(self.costs.round(count), TINY))
+        most = max(range(1, MAX_DRAFT_TOKENS + 1), key=self._tokens_per_second)
         self._seconds, self._tokens = self.costs.round(most), self._tokens_of(most)
 
     def begin(self) -> None:
@@ -149,8 +151,8 @@ class Paying:
         """Expected tokens of a round with so many drafted ones."""
         return sum(self._chances.mean**passed for passed in range(count + 1))
 
-
-TINY = 1e-12
+    def _tokens_per_second(self, count: int) -> float:
+        return self._tokens_of(count) / max(self.costs.round(count), TINY)
 
 
 @cache

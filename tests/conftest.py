@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,26 @@ def pocket() -> Any:
     from cactus import load_pair
 
     return load_pair("pocket", dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny verifier and a draft model for it, each with the tokenizer in its folder."""
+    import tiny
+
+    place = tmp_path_factory.mktemp("models")
+    for name, made in (("verifier", tiny.model()), ("draft", tiny.near())):
+        made.save_pretrained(place / name)
+        tiny.tokenizer().save_pretrained(place / name)
+    return place
+
+
+@pytest.fixture
+def none_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pair of somebody's own is known yet in this process."""
+    from cactus.pairs.added import ADDED
+
+    monkeypatch.setattr(ADDED, "_specs", {})
 
 
 @pytest.fixture(scope="module")

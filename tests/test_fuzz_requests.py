@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import gradio as gr
@@ -14,11 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ui_fakes import FakeSession
 
+import cactus
 from cactus import SamplingParams, decode, load_pair, make_rule
 from cactus.bench.methods import parse_draft_lengths, parse_method, parse_methods
-from cactus.compare import lane_requests, parse_lane
-from cactus.request import RunRequest
-from cactus.settings import parse_draft_length
+from cactus.compare import MOST, lane_requests, parse_lane
+from cactus.limits import MAX_NEW_TOKENS
+from cactus.request import METHODS, VERIFIER_ONLY, RunRequest
+from cactus.settings import MAX_DRAFT_TOKENS, MAX_SEED, parse_draft_length
 from cactus.ui import settings as page
 from cactus.ui.api import Endpoints
 
@@ -52,20 +54,28 @@ def test_sampling(given_):
 @QUICK
 @given(st.one_of(THING, st.dictionaries(st.text(max_size=4), THING, max_size=2)))
 def test_sampling_from_anything(values):
-    said(lambda: SamplingParams.from_dict(values))
+    made = said(lambda: SamplingParams.from_dict(values))
+    assert made is None or SamplingParams(**made.to_dict()) == made
 
 
 @QUICK
 @given(some(REQUEST))
 def test_requests(given_):
-    said(lambda: RunRequest(**({"prompt": "hello", "pair": "pocket"} | given_)))
+    made = said(lambda: RunRequest(**({"prompt": "hello", "pair": "pocket"} | given_)))
+    if made is not None:
+        assert replace(made) == made and made.pair in cactus.PAIRS and made.method in METHODS
+        assert (made.rule is None) == (made.method == VERIFIER_ONLY) and 1 <= made.max_new_tokens <= MAX_NEW_TOKENS
 
 
 @QUICK
 @given(some(sorted(DECODE)), st.booleans())
 def test_arguments_of_decode(given_, with_rule):
     pair = tiny.pair()
-    said(lambda: decode(pair, [5, 9], make_rule("sps") if with_rule else None, **given_))
+    made = said(lambda: decode(pair, [5, 9], make_rule("sps") if with_rule else None, **given_))
+    if made is not None:
+        trace = made.trace
+        assert trace.draft_limit in range(with_rule, MAX_DRAFT_TOKENS + 1) and trace.max_new_tokens >= 1
+        assert 0 <= trace.seed <= MAX_SEED and trace.prompt == (5, 9) and trace.check() == []
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)
@@ -75,7 +85,8 @@ def test_arguments_of_load_pair(given_):
     given_ = {
         name: value for name, value in given_.items() if not isinstance(value, str) or name in ("device", "dtype")
     }
-    said(lambda: load_pair(**({"name": "pocket"} | given_)))
+    made = said(lambda: load_pair(**({"name": "pocket"} | given_)))
+    assert made is None or (made.name, made.device.type) == ("pocket", "cpu")
 
 
 WORDS = st.sampled_from(
@@ -88,13 +99,20 @@ LINES = st.one_of(st.lists(WORDS, max_size=8).map("".join), st.text(max_size=12)
 @given(LINES)
 def test_what_people_write(line):
     for parse in (parse_lane, parse_method, parse_methods, parse_draft_length, parse_draft_lengths):
-        said(lambda parse=parse: parse(line))
+        made = said(lambda parse=parse: parse(line))
+        if parse is parse_method and made is not None:
+            assert parse(str(made)) == made
+        if parse in (parse_methods, parse_draft_lengths) and made is not None:
+            assert made and all(made.count(one) == 1 for one in made)
 
 
 @QUICK
 @given(st.one_of(THING, st.lists(st.one_of(LINES, THING), max_size=4)))
 def test_lanes(lanes):
-    said(lambda: lane_requests(RunRequest(prompt="x", pair="pocket"), lanes))
+    made = said(lambda: lane_requests(RunRequest(prompt="x", pair="pocket"), lanes))
+    if made is not None:
+        assert 2 <= len(made) <= 1 + MOST and made[0].method == VERIFIER_ONLY
+        assert len({one.seed for one in made}) == 1 and all(made.count(one) == 1 for one in made)
 
 
 GENERATE = ["prompt", "pair", "method", "params", "draft_length", "temperature", "top_p", "top_k", "max_new_tokens",

@@ -28,21 +28,15 @@ from cactus.pairs.given import given_pair
 from cactus.request import RunRequest
 from cactus.session import Session
 
+pytestmark = pytest.mark.usefixtures("none_added")
+
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory) -> Path:
-    place = tmp_path_factory.mktemp("models")
-    for name, made in (("verifier", tiny.model()), ("draft", tiny.near())):
-        made.save_pretrained(place / name)
-        tiny.tokenizer().save_pretrained(place / name)
-    tiny_gguf.write(place / "verifier.gguf", tiny.model())
-    tiny_gguf.write(place / "draft.gguf", tiny.near())
-    return place
-
-
-@pytest.fixture(autouse=True)
-def none_added(monkeypatch):
-    monkeypatch.setattr(ADDED, "_specs", {})
+def folders(folders: Path) -> Path:
+    """The folders, and beside them the same models as GGUF files."""
+    tiny_gguf.write(folders / "verifier.gguf", tiny.model())
+    tiny_gguf.write(folders / "draft.gguf", tiny.near())
+    return folders
 
 
 def load(**given):

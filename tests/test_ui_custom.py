@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 import tiny
@@ -17,19 +16,7 @@ from cactus.session import Session
 from cactus.ui.custom import CustomHandlers
 from cactus.ui.layout import build
 
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory) -> Path:
-    place = tmp_path_factory.mktemp("models")
-    for name, made in (("verifier", tiny.model()), ("draft", tiny.near())):
-        made.save_pretrained(place / name)
-        tiny.tokenizer().save_pretrained(place / name)
-    return place
-
-
-@pytest.fixture(autouse=True)
-def none_added(monkeypatch):
-    monkeypatch.setattr(ADDED, "_specs", {})
+pytestmark = pytest.mark.usefixtures("none_added")
 
 
 def session() -> Session:

@@ -8,38 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch
 from torch import Tensor
 
 from cactus.interfaces import CachedModel, Output
+from cactus.models.wrapped import Wrapped
 
 
-class NarrowModel:
+class NarrowModel(Wrapped):
     """Implements `interfaces.CachedModel`: `model`, with ids from `known` on read as the last known one."""
 
     def __init__(self, model: CachedModel, known: int) -> None:
-        self._model = model
+        super().__init__(model)
         self._known = known
-
-    @property
-    def length(self) -> int:
-        return self._model.length
-
-    @property
-    def context_length(self) -> int:
-        return self._model.context_length
-
-    @property
-    def device(self) -> torch.device:
-        return self._model.device
 
     def feed(self, tokens: Sequence[int] | Tensor, keep: int = 1, want_hidden: bool = False) -> Output:
         last = self._known - 1
         known = tokens.clamp(max=last) if isinstance(tokens, Tensor) else [min(token, last) for token in tokens]
         return self._model.feed(known, keep, want_hidden)
-
-    def rewind(self, length: int) -> None:
-        self._model.rewind(length)
 
     def fork(self) -> NarrowModel:
         return NarrowModel(self._model.fork(), self._known)

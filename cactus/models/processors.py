@@ -19,6 +19,7 @@ from transformers.generation import logits_process as library
 
 from cactus.errors import CactusError
 from cactus.interfaces import CachedModel, DraftContext, Drafter, Output, Proposal
+from cactus.models.wrapped import Wrapped
 from cactus.sampling import SamplingParams
 
 # What `SamplingParams` does, in its order: the class, our name for its setting, and the library's.
@@ -103,25 +104,13 @@ class Processing:
         )
 
 
-class ProcessedModel:
+class ProcessedModel(Wrapped):
     """A model whose logits went through the processors. Implements `interfaces.CachedModel`."""
 
     def __init__(self, model: CachedModel, processing: Processing) -> None:
-        self._model = model
+        super().__init__(model)
         self._processing = processing
         self._tokens: list[int] = []
-
-    @property
-    def length(self) -> int:
-        return self._model.length
-
-    @property
-    def context_length(self) -> int:
-        return self._model.context_length
-
-    @property
-    def device(self) -> torch.device:
-        return self._model.device
 
     def feed(self, tokens: Sequence[int] | Tensor, keep: int = 1, want_hidden: bool = False) -> Output:
         """As the model's own, its logits cut to the vocabulary and processed."""
@@ -130,7 +119,7 @@ class ProcessedModel:
         return replace(output, logits=self._processing.rows(self._tokens, output.logits))
 
     def rewind(self, length: int) -> None:
-        self._model.rewind(length)
+        super().rewind(length)
         del self._tokens[length:]
 
     def fork(self) -> ProcessedModel:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from cactus.lazy import exports
 from cactus.pairs.drafting import DrafterSource, Drafting, FeatureDraft, HubDraft, Lookup, OwnDraft, SharedDraft
 from cactus.pairs.registry import DEFAULT_PAIR, PAIRS, POCKET_PAIR, SMOLLM2_135M, TWO_LAYER_PAIR, find_pair
 from cactus.pairs.spec import PairSpec, Weights
@@ -42,7 +42,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _LATER:
-        raise AttributeError(f"module 'cactus.pairs' has no attribute {name!r}")
-    return getattr(import_module(_LATER[name]), name)
+__getattr__ = exports("cactus.pairs", _LATER)
