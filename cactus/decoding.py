@@ -25,7 +25,7 @@ from cactus.text import StopStrings, TextStream
 from cactus.trace import Baseline, Round, StopReason, Timings, Trace
 from cactus.versions import versions
 
-BASELINE_HOW = "the quicker of the medians of its single-token steps before and after the run"
+BASELINE_HOW = "the quicker median of its single-token steps before and after the run"
 
 
 class Run:
