@@ -17,7 +17,9 @@ def build_controls(parts: Parts, session: Runs, loader: Loader) -> None:
     with gr.Group(elem_classes="card"):
         _prompt(parts, session)
     with gr.Row(elem_id="actions"):
-        parts.other["run"] = gr.Button("Run", variant="primary", elem_id="run", scale=3, min_width=80)
+        parts.other["run"] = gr.Button(
+            "Run", variant="primary", interactive=False, elem_id="run", scale=3, min_width=80
+        )
         parts.other["reply"] = gr.Button("Reply", elem_id="reply", scale=2, min_width=60)
         parts.other["stop"] = gr.Button("Stop", elem_id="stop", scale=2, min_width=60)
         parts.other["clear"] = gr.Button("Clear", elem_id="clear", scale=2, min_width=60)

@@ -25,7 +25,7 @@ from cactus.ui.stage import build_stage
 from cactus.ui.whatif import build_whatif, wire_whatif
 
 KEEP_UPLOADS_SECONDS = 3600
-LOOK_SECONDS = 0.7  # between two looks at a pair being loaded
+LOOK_SECONDS = 1.5  # between two looks at a pair being loaded; each takes what is said beside a control away
 
 
 def build(session: Runs, loader: Loader | None = None) -> gr.Blocks:
@@ -99,9 +99,11 @@ def _wire_runs(demo: gr.Blocks, parts: Parts, live: LiveHandlers, replay: Replay
 
 def _wire_page(demo: gr.Blocks, parts: Parts, page: PageHandlers, run: Any) -> None:
     other, controls = parts.other, parts.controls
-    demo.load(page.restore, None, [*parts.row(), other["errand"]], **AT_ONCE)
-    timer = gr.Timer(LOOK_SECONDS)
-    timer.tick(page.watch, controls["pair"], [other["pair-note"], timer, controls["pair"]], **AT_ONCE)
+    looked_at = [other["pair-note"], timer := gr.Timer(LOOK_SECONDS, active=False), controls["pair"]]
+    restored = demo.load(page.restore, None, [*parts.row(), other["errand"]], **AT_ONCE)
+    # A run that begins before would not have the link's settings.
+    restored.then(page.ready, controls["pair"], [other["run"], *looked_at], **AT_ONCE)
+    timer.tick(page.watch, controls["pair"], looked_at, **AT_ONCE)
     controls["pair"].change(page.chosen, controls["pair"], [other["pair-note"], other["examples"]], **AT_ONCE)
     recommended, before = [controls[key] for key in RECOMMENDED], gr.State(controls["pair"].value)
     controls["pair"].input(page.recommend, [controls["pair"], before, *recommended], [*recommended, before], **AT_ONCE)

@@ -24,6 +24,10 @@ class PageHandlers:
         self.loader = loader
         self.desk = desk
 
+    def ready(self, pair: str) -> tuple[Any, ...]:
+        """The link's settings are there: runs may begin. Then as `watch`."""
+        return gr.update(interactive=True), *self.watch(pair)
+
     def watch(self, pair: str) -> tuple[str, gr.Timer, Any]:
         """The state of the pair, whether to look again soon (while something is being loaded), and the pair to choose
         instead if this one cannot be had.
