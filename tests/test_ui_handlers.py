@@ -339,6 +339,11 @@ def test_a_good_link_says_nothing():
     assert page().restore(request(top_k="5"))[-1] == gr.skip()
 
 
+def test_runs_may_begin_once_the_link_s_settings_are_there():
+    run, note, timer, pair = page().ready("smollm2-135m")
+    assert run["interactive"] is True and "MB" in note and timer.active is False and pair == gr.skip()
+
+
 def test_share_gives_the_query():
     errand = json.loads(page().share(*row(draft_length=3)))
     assert errand["kind"] == "link"
