@@ -6,7 +6,6 @@ are kept in the hub library's own cache: what other programs have downloaded is 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,8 @@ from typing import Any, NamedTuple
 
 from cactus.errors import CactusError, UnavailableError
 from cactus.places import place_name, without_folders
-from cactus.weights import hub, hub_cache
-from cactus.weights.process import Growth, run_thread
-from cactus.weights.source import Progress, SourceError, require_space, silent
+from cactus.weights import hub, hub_cache, snapshot
+from cactus.weights.source import Progress, SourceError, silent
 from cactus.weights.store import index_names
 
 GGUF_MAGIC = b"GGUF"
@@ -56,7 +54,8 @@ class Given:
     def kept(self) -> Files | None:
         """Where it is if all of it is on this machine."""
         files = self._small_kept()
-        return files if files and _weights(files) and not _missing(files) else None
+        whole = files and _weights(files) and not _missing(files) and not self._faults(files, self._wanted(small=False))
+        return files if whole else None
 
     def look(self, progress: Progress = silent) -> Files:
         """Its configuration and tokenizer, without the weights where that saves a download.
@@ -90,19 +89,17 @@ class Given:
         return info
 
     def _download(self, info: Any, patterns: Sequence[str], progress: Progress) -> Files:
-        cache = hub_cache.cache_folder()
-        cache.mkdir(parents=True, exist_ok=True)
-        size = hub.wanted_bytes(info, patterns)
-        growth = Growth(cache / f"models--{self.repo_id.replace('/', '--')}" / "blobs", size, hub.STALL_SECONDS)
-        require_space(cache, size - growth.size())
-        run_thread(
-            functools.partial(hub.download, self.repo_id, patterns=patterns),
-            lambda: growth.report(progress, f"downloading {self.name}"),
-        )
+        there = self._small_kept()
+        damaged = [name for name in self._faults(there, patterns) if (there.folder / name).exists()] if there else []
+        snapshot.download(self.repo_id, info, patterns, damaged, progress, f"downloading {self.name}")
         files = self._small_kept()
-        if files is None:
+        if files is None or self._faults(files, patterns):
             raise SourceError("its files are not complete")
         return files
+
+    def _faults(self, files: Files, patterns: Sequence[str]) -> dict[str, str]:
+        """What is wrong with its files in the hub library's cache."""
+        return snapshot.faults(self.repo_id, files.folder, patterns) if self.repo_id else {}
 
     def _small_kept(self) -> Files | None:
         """The folder, or the newest snapshot in the hub library's cache."""

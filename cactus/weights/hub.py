@@ -7,6 +7,7 @@ Only safetensors, JSON and tokenizer files are taken: no pickles, no code. Respe
 from __future__ import annotations
 
 import functools
+import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,6 +67,7 @@ class HubSource:
             growth.report(progress, f"downloading {self.repo_id}")
 
         run_thread(functools.partial(download, self.repo_id, info.sha, folder), tick)
+        check_sums(info, folder)
         return folder
 
 
@@ -96,15 +98,33 @@ def look_up(repo_id: str, revision: str | None = None) -> Any:
     return found[0]
 
 
+def check_sums(info: Any, folder: Path) -> None:
+    """`SourceError` naming a file that is not what the hub says it is; it says so of large ones only."""
+    for listed in info.siblings:
+        path, large = folder / listed.rfilename, listed.lfs
+        if large is None or not path.is_file():
+            continue
+        with path.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != large.sha256:
+                raise SourceError(f"{path.name} arrived damaged")
+
+
 def wanted_bytes(info: Any, patterns: Sequence[str] = PATTERNS) -> int:
     """Size of the files that `download` would take."""
-    return sum(file.size or 0 for file in info.siblings if _wanted(file.rfilename, patterns))
+    return sum(file.size or 0 for file in info.siblings if wanted(file.rfilename, patterns))
 
 
 def download(
-    repo_id: str, commit: str | None = None, folder: Path | None = None, patterns: Sequence[str] = PATTERNS
+    repo_id: str,
+    commit: str | None = None,
+    folder: Path | None = None,
+    patterns: Sequence[str] = PATTERNS,
+    again: bool = False,
 ) -> None:
-    """The wanted files of a commit, by default the newest, into `folder` or into the hub library's cache."""
+    """The wanted files of a commit, by default the newest, into `folder` or into the hub library's cache.
+
+    again: also those that are there already.
+    """
     from huggingface_hub import snapshot_download
 
     try:
@@ -115,6 +135,7 @@ def download(
             allow_patterns=list(patterns),
             ignore_patterns=["*/*"],
             tqdm_class=_NoBar,
+            force_download=again,
         )
     except OSError as error:
         if error.errno is not None:  # the disk, not the hub
@@ -124,7 +145,8 @@ def download(
         raise SourceError(_reason(error)) from error
 
 
-def _wanted(name: str, patterns: Sequence[str]) -> bool:
+def wanted(name: str, patterns: Sequence[str] = PATTERNS) -> bool:
+    """Whether `download` would take this file."""
     return "/" not in name and any(fnmatch(name, pattern) for pattern in patterns)
 
 

@@ -1,21 +1,19 @@
-"""A model in the hub library's own cache: shared with other programs, and a stopped download goes on where it was.
+"""A model in the hub library's own cache: shared with other programs, and a stopped download goes on.
 
-What is there already is used without a look at the network. Respects huggingface_hub's settings (HF_HUB_OFFLINE,
+Files that are there already are used without a look at the network. Respects huggingface_hub's settings (HF_HUB_OFFLINE,
 HF_ENDPOINT, HF_HOME, HF_TOKEN).
 """
 
 from __future__ import annotations
 
-import functools
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from cactus.errors import UnavailableError
-from cactus.weights import hub
-from cactus.weights.process import Growth, run_thread
-from cactus.weights.source import Progress, SourceError, part, require_space, silent
-from cactus.weights.store import index_names, require_complete
+from cactus.weights import hub, snapshot
+from cactus.weights.snapshot import cache_folder
+from cactus.weights.source import Progress, SourceError, silent
+from cactus.weights.store import index_names, require_files, unreadable
 
 STORED_BYTES = 2  # of a number in the checkpoints that are listed here, all of them bfloat16
 
@@ -57,15 +55,20 @@ class HubWeights:
         return self._kept() is not None
 
     def fetch(self, progress: Progress = silent, *, verify: bool = False) -> Path:
-        """Its folder, downloaded where it is not there yet; `verify` compares every byte with the hub's checksums.
+        """Its folder, downloaded where it is not there yet or damaged; `verify` compares every byte with the hub's
+        checksums.
 
         `UnavailableError` says why it cannot be had, and how to get a gated one.
         """
         try:
-            folder = self._kept() or self._download(progress)
-            require_complete(folder)
-            if verify:
-                _check_sums(folder, progress)
+            folder = self._kept()
+            faults = self._faults(folder, verify, progress) if folder else {}
+            if folder is None or faults:
+                folder = self._download(faults, progress)
+                faults = self._faults(folder, verify, progress)
+            if faults:
+                raise SourceError(in_words(faults))
+            require_files(folder)
             return folder
         except SourceError as error:
             raise UnavailableError(f"{self.repo_id} cannot be had: {error}{self._advice()}") from error
@@ -80,36 +83,49 @@ class HubWeights:
         return f"; {how_to_get_gated(self.repo_id)}" if self.gated else ""
 
     def _kept(self) -> Path | None:
-        """The newest snapshot, if the files that its index names are there."""
-        from huggingface_hub import try_to_load_from_cache
-
-        config = try_to_load_from_cache(self.repo_id, "config.json")
-        if not isinstance(config, str):
+        """The newest snapshot, if the files that its index and the hub's listing name are there."""
+        folder = self._snapshot()
+        if folder is None:
             return None
-        folder = Path(config).parent
         try:
             shards = index_names(folder) or {"model.safetensors"}
         except (SourceError, OSError):
             return None
-        return folder if all((folder / shard).exists() for shard in shards) else None
+        whole = all((folder / shard).exists() for shard in shards) and not snapshot.faults(self.repo_id, folder)
+        return folder if whole else None
 
-    def _download(self, progress: Progress) -> Path:
+    def _snapshot(self) -> Path | None:
+        from huggingface_hub import try_to_load_from_cache
+
+        config = try_to_load_from_cache(self.repo_id, "config.json")
+        return Path(config).parent if isinstance(config, str) else None
+
+    def _faults(self, folder: Path, verify: bool, progress: Progress) -> dict[str, str]:
+        """Files that are there and not as they should be."""
+        found = {name: f"is damaged: {why}" for name, why in unreadable(folder).items()}
+        found |= {name: why for name, why in snapshot.faults(self.repo_id, folder).items() if (folder / name).exists()}
+        return found | (snapshot.altered(folder, progress) if verify else {})
+
+    def _download(self, faults: dict[str, str], progress: Progress) -> Path:
+        again = self._snapshot()
+        faults = faults or (self._faults(again, False, progress) if again else {})
         progress(None, f"looking for {self.repo_id} on the model hub")
-        info = hub.look_up(self.repo_id)
-        size = hub.wanted_bytes(info)
-        cache = cache_folder()
-        cache.mkdir(parents=True, exist_ok=True)
-        folder = cache / f"models--{self.repo_id.replace('/', '--')}" / "blobs"
-        growth = Growth(folder, size, hub.STALL_SECONDS)
-        require_space(cache, size - growth.size())
-        run_thread(
-            functools.partial(hub.download, self.repo_id),
-            lambda: growth.report(progress, f"downloading {self.repo_id}"),
-        )
+        try:
+            info = hub.look_up(self.repo_id)
+            snapshot.download(self.repo_id, info, hub.PATTERNS, list(faults), progress, f"downloading {self.repo_id}")
+        except SourceError as error:
+            raise SourceError(
+                f"{in_words(faults)}, and it cannot be fetched again: {error}" if faults else error
+            ) from error
         kept = self._kept()
         if kept is None:
             raise SourceError("its safetensors are not complete")
         return kept
+
+
+def in_words(faults: dict[str, str]) -> str:
+    """The first one."""
+    return " ".join(next(iter(faults.items())))
 
 
 def how_to_get_gated(repo_id: str) -> str:
@@ -118,21 +134,3 @@ def how_to_get_gated(repo_id: str) -> str:
         f"accept its licence at https://huggingface.co/{repo_id}, then set HF_TOKEN to a token of that account "
         "(or run `hf auth login`)"
     )
-
-
-def cache_folder() -> Path:
-    """Where the hub's library keeps models."""
-    from huggingface_hub import constants
-
-    return Path(constants.HF_HUB_CACHE)
-
-
-def _check_sums(folder: Path, progress: Progress) -> None:
-    """The hub names large files by their SHA-256. `SourceError` names one that is damaged, and how to get it anew."""
-    shards = sorted(folder.glob("*.safetensors"))
-    for index, shard in enumerate(shards):
-        blob = shard.resolve()
-        part(progress, index / len(shards), 1.0)(0.0, f"reading {shard.name}")
-        with blob.open("rb") as file:
-            if len(blob.name) == 64 and hashlib.file_digest(file, "sha256").hexdigest() != blob.name:
-                raise SourceError(f"{shard.name} is damaged; delete {blob} and fetch it again")

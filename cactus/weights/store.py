@@ -173,22 +173,38 @@ class Store:
 
 def require_complete(folder: Path) -> None:
     """`SourceError` unless the folder has a configuration, a tokenizer and readable safetensors."""
-    from safetensors import SafetensorError, safe_open
+    require_files(folder)
+    for name, why in unreadable(folder).items():
+        raise SourceError(f"{name} is damaged: {why}")
 
+
+def require_files(folder: Path) -> None:
+    """`SourceError` unless all files that a model needs are there, whatever is in them."""
     names = {path.name for path in folder.iterdir()}
     if "config.json" not in names:
         raise SourceError("it has no config.json")
     if not names & {"tokenizer.json", "tokenizer.model", "vocab.json"}:
         raise SourceError("it has no tokenizer")
-    shards = sorted(folder.glob("*.safetensors"))
-    if not shards or not index_names(folder) <= names:
+    if not any(name.endswith(".safetensors") for name in names) or not index_names(folder) <= names:
         raise SourceError("its safetensors are not complete")
-    for shard in shards:
+
+
+def unreadable(folder: Path) -> dict[str, str]:
+    """Files that are cut short or no longer what their names say, and why. Numbers that were altered are not seen."""
+    from pydantic_core import from_json
+    from safetensors import SafetensorError, safe_open
+
+    found = {}
+    for path in sorted([*folder.glob("*.safetensors"), *folder.glob("*.json")]):
         try:
-            with safe_open(shard, framework="numpy"):
-                pass
-        except (SafetensorError, OSError) as error:
-            raise SourceError(f"{shard.name} is damaged: {error}") from error
+            if path.suffix == ".json":
+                from_json(path.read_bytes())
+            else:
+                with safe_open(path, framework="numpy"):
+                    pass
+        except (SafetensorError, OSError, ValueError) as error:
+            found[path.name] = str(error)
+    return found
 
 
 def index_names(folder: Path) -> set[str]:
