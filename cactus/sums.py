@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 
 SUMS = "SHA256SUMS"
+CONFIG, WEIGHTS = "config.json", "model*.safetensors*"  # what `files.filling` has to know of such a folder
 SUMMED = ("*.safetensors", "*.json", "*.jinja")
 
 

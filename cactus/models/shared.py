@@ -20,6 +20,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedConfig, PreTra
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from cactus.errors import CactusError
+from cactus.files import filling
+from cactus.sums import CONFIG, WEIGHTS, write_sums
 
 _SHARED = ("model.embed_tokens.", "lm_head.")
 _WEIGHTS = "model{suffix}.safetensors"
@@ -137,18 +139,14 @@ def save(folder: str | Path, draft_model: LlamaForCausalLM, token_ids: Tensor) -
 
 def write(folder: str | Path, model_config: PreTrainedConfig, own: dict[str, Tensor], token_ids: Tensor) -> None:
     """The files of a draft model with these weights of its own."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("model*.safetensors*"):
-        old.unlink()
     state = {name: value.bfloat16().cpu() for name, value in own.items()}
     state["token_ids"] = token_ids.int().cpu()
-    save_torch_state_dict(state, folder, filename_pattern=_WEIGHTS, max_shard_size=_SHARD_SIZE)
-    for file in folder.glob("model*.safetensors"):
-        file.chmod(0o644)  # written for their owner alone, they would not survive a copy into an image
     config = {name: getattr(model_config, name) for name in _CONFIG}
     config |= {"draft_vocab_size": len(token_ids), "dtype": "bfloat16"}
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+    with filling(Path(folder), CONFIG, WEIGHTS) as place:
+        save_torch_state_dict(state, place, filename_pattern=_WEIGHTS, max_shard_size=_SHARD_SIZE)
+        (place / CONFIG).write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+        write_sums(place)
 
 
 def load(folder: str | Path, verifier_model: PreTrainedModel) -> tuple[LlamaForCausalLM, Tensor]:

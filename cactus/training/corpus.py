@@ -9,6 +9,7 @@ A stopped run continues at the first missing chunk; a damaged chunk is sampled a
 Knows nothing of draft models.
 """
 
+import math
 import random
 import time
 import zlib
@@ -20,10 +21,11 @@ from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
 
+from cactus.files import write_whole
 from cactus.training.prompts import DEFAULT_SET, training_prompts
 from cactus.training.sampler import Samples, sample
 
@@ -87,9 +89,7 @@ def chunk_path(folder: Path, index: int) -> Path:
 def save_chunk(path: Path, samples: Samples) -> None:
     tensors = {name: getattr(samples, name) for name in _CHECKED}
     metadata = {"prompt_length": str(samples.prompt_length), "crc32": str(_checksum(tensors))}
-    partial = path.with_suffix(".partial")
-    save_file(tensors, partial, metadata)
-    partial.replace(path)
+    write_whole(path, save(tensors, metadata))
 
 
 def load_chunk(path: Path) -> Samples:
@@ -100,9 +100,10 @@ def load_chunk(path: Path) -> Samples:
             tensors = {name: file.get_tensor(name) for name in _CHECKED}
     except (OSError, SafetensorError) as error:
         raise ValueError(f"damaged chunk {path}: {error}") from error
-    if metadata.get("crc32") != str(_checksum(tensors)):
+    prompt_length = tensors["prompt_hidden"].shape[1] + 1
+    if (metadata.get("crc32"), metadata.get("prompt_length")) != (str(_checksum(tensors)), str(prompt_length)):
         raise ValueError(f"damaged chunk {path}: its checksum differs")
-    return Samples(**tensors, prompt_length=int(metadata["prompt_length"]))
+    return Samples(**tensors, prompt_length=prompt_length)
 
 
 def _checksum(tensors: dict[str, Tensor]) -> int:
@@ -142,6 +143,19 @@ def grow(
                 return
             save_chunk(path, sample_batch(verifier, batch, eos_ids, max_new_tokens))
         on_chunk(int(load_chunk(path).lengths.sum()))
+
+
+def repair(
+    folder: Path,
+    verifier: LlamaForCausalLM,
+    batches: list[Batch],
+    eos_ids: list[int],
+    max_new_tokens: int,
+    rows: int,
+) -> None:
+    """Samples again what is missing or damaged of the first `rows` answers, on which a training has begun."""
+    known = batches[: rows // len(batches[0].prompts)] if batches else []
+    grow(folder, verifier, known, eos_ids, math.inf, max_new_tokens)
 
 
 def sample_batch(verifier: LlamaForCausalLM, batch: Batch, eos_ids: list[int], max_new_tokens: int) -> Samples:

@@ -8,6 +8,7 @@ stage leaves files in a work folder, from which a stopped run goes on. Knows not
 import json
 import time
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from pathlib import Path
 
 import torch
@@ -15,6 +16,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerBase, PreTrainedTo
 
 from cactus.drafters import ModelDrafter
 from cactus.errors import CactusError
+from cactus.files import filling, write_whole
 from cactus.models import HFModel
 from cactus.training import corpus, texts
 from cactus.training.data import Dataset
@@ -31,6 +33,7 @@ from cactus.training.vocabulary import SMALLEST, train_tokenizer
 
 PROMPTS = "pocket_prompts"
 CONTEXT = 1024
+_TOKENIZER = "tokenizer.json"  # the file without which the vocabulary is not whole
 
 
 # Deep and narrow: speculative decoding needs a verifier whose step costs many of the draft model's.
@@ -110,12 +113,14 @@ class PocketMaker:
             tokens += count
             self.tell("write texts", time.monotonic() - begin, seconds, f"{tokens:,} tokens")
 
-        if not (self.work / "verifier.pt").exists():  # else the texts are what training began with
-            batches = texts.plan(large.tokenizer, PROMPTS, recipe.num_prompts, recipe.sampling_batch, recipe.seed)
+        batches = texts.plan(large.tokenizer, PROMPTS, recipe.num_prompts, recipe.sampling_batch, recipe.seed)
+        if (self.work / "verifier.pt").exists():  # the texts are what training began with
+            batches, seconds = list(texts.begun(folder, batches)), inf
+        else:
             self.tell("write texts", 0, seconds, f"up to {len(batches)} batches of {recipe.sampling_batch} prompts")
-            texts.grow(
-                folder, large.model, large.tokenizer, batches, large.eos_ids, seconds, recipe.max_new_tokens, on_file
-            )
+        texts.grow(
+            folder, large.model, large.tokenizer, batches, large.eos_ids, seconds, recipe.max_new_tokens, on_file
+        )
         written = texts.read_all(folder)
         pairs = texts.usable(written)
         self.facts |= {"texts": len(written), "sampled_tokens": sum(text.tokens for text in written)}
@@ -124,10 +129,11 @@ class PocketMaker:
 
     def _vocabulary(self, pairs: list[tuple[str, str]]) -> PreTrainedTokenizerFast:
         folder = self.work / "tokenizer"
-        if not folder.exists():
+        if not (folder / _TOKENIZER).exists():
             self.tell("vocabulary", 0, 1, f"{self.recipe.vocabulary} tokens of {len(pairs)} texts")
             everything = [text for pair in pairs for text in pair]
-            train_tokenizer(everything, self.recipe.vocabulary, CONTEXT).save_pretrained(folder)
+            with filling(folder, _TOKENIZER) as place:
+                train_tokenizer(everything, self.recipe.vocabulary, CONTEXT).save_pretrained(place)
         return PreTrainedTokenizerFast.from_pretrained(folder)
 
     def _verifier(self, pairs: list[tuple[str, str]], tokenizer: PreTrainedTokenizerFast) -> None:
@@ -148,8 +154,8 @@ class PocketMaker:
         recipe, checkpoints = self.recipe, Checkpoints(self.work / "drafter.pt")
         verifier = read_model(self.out / "verifier")
         folder = self.work / "own"
-        if not checkpoints.path.exists():
-            self._sample_own(verifier, tokenizer, folder)
+        rows = checkpoints.load()["rows"] if checkpoints.path.exists() else None
+        self._sample_own(verifier, tokenizer, folder, rows)
         data = Dataset(corpus.whole_chunks(folder))
 
         def fresh(plan: TrainingPlan) -> Trainer[Drafter]:
@@ -161,7 +167,10 @@ class PocketMaker:
         save_model(self.out / "drafter", trainer.student.model, tokenizer)
         self._note("drafter", trainer)
 
-    def _sample_own(self, verifier: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    def _sample_own(
+        self, verifier: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path, rows: int | None
+    ) -> None:
+        """rows: answers on which a training has begun; what is damaged of them is sampled again, no more."""
         recipe = self.recipe
         seconds, begin, tokens = recipe.seconds(recipe.own_share), time.monotonic(), 0
 
@@ -173,7 +182,11 @@ class PocketMaker:
         batches = corpus.plan(
             tokenizer, recipe.num_prompts, recipe.sampling_batch, recipe.seed + 1, PROMPTS, open_conversations=False
         )
-        corpus.grow(folder, verifier, batches, [tokenizer.eos_token_id], seconds, 2 * recipe.max_new_tokens, on_chunk)
+        ends, length = [tokenizer.eos_token_id], 2 * recipe.max_new_tokens
+        if rows is not None:
+            corpus.repair(folder, verifier, batches, ends, length, rows)
+        else:
+            corpus.grow(folder, verifier, batches, ends, seconds, length, on_chunk)
 
     def _evaluate(self, tokenizer: PreTrainedTokenizerBase) -> list[Acceptance]:
         verifier, drafter = read_model(self.out / "verifier"), read_model(self.out / "drafter")
@@ -207,7 +220,7 @@ class PocketMaker:
             "torch": torch.__version__,
             "acceptance": [asdict(result) for result in results],
         }
-        (self.out / "training.json").write_text(json.dumps(record, indent=2) + "\n")
+        write_whole(self.out / "training.json", json.dumps(record, indent=2) + "\n")
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, pairs: list[tuple[str, str]]) -> list[TextRow]:

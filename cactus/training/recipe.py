@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from cactus.errors import CactusError
+from cactus.files import write_whole
 from cactus.training import corpus
 from cactus.training.data import Dataset, likely_tokens
 from cactus.training.evaluate import Acceptance, Answer, acceptance_by_position, held_out_answers
@@ -94,11 +95,11 @@ def make(
     """All stages; writes `out` and returns its measured acceptance, one entry a temperature."""
     begin = time.monotonic()
     checkpoints = Checkpoints(work / _CHECKPOINT)
-    if not checkpoints.path.exists():  # else the text is what training began with
-        _sample(verifier, recipe, work, tell)
+    saved = checkpoints.load() if checkpoints.path.exists() else None
+    _sample(verifier, recipe, work, saved, tell)
     answers = {t: _answers(verifier, t, tell) for t in recipe.temperatures}
     verifier.model.float()  # master weights of what is trained, exact scores of what is evaluated
-    trainer, token_ids = _train(verifier, kind, recipe, work, checkpoints, tell)
+    trainer, token_ids = _train(verifier, kind, recipe, work, checkpoints, saved, tell)
     kind.save(out, trainer.student, token_ids)
     drafters, results = kind.drafters(out, verifier.model), []
     for temperature, texts in answers.items():
@@ -109,9 +110,14 @@ def make(
     return results
 
 
-def _sample(verifier: Verifier, recipe: Recipe, work: Path, tell: Listener) -> None:
+def _sample(verifier: Verifier, recipe: Recipe, work: Path, saved: dict[str, Any] | None, tell: Listener) -> None:
+    """saved: the checkpoint of a training that has begun; what is damaged of its text is sampled again, no more."""
     batches = corpus.plan(verifier.tokenizer, recipe.num_prompts, recipe.sampling_batch, recipe.seed)
     begin, tokens = time.monotonic(), 0
+    if saved is not None:
+        eos_ids, length = list(verifier.eos_ids), recipe.max_new_tokens
+        corpus.repair(work / _CORPUS, verifier.model, batches, eos_ids, length, saved["rows"])
+        return
     tell("sample", 0, recipe.sampling_seconds, f"up to {len(batches)} batches of {recipe.sampling_batch} prompts")
 
     def on_chunk(count: int) -> None:
@@ -137,9 +143,14 @@ def _answers(verifier: Verifier, temperature: float, tell: Listener) -> list[Ans
 
 
 def _train(
-    verifier: Verifier, kind: DraftKind[Any], recipe: Recipe, work: Path, checkpoints: Checkpoints, tell: Listener
+    verifier: Verifier,
+    kind: DraftKind[Any],
+    recipe: Recipe,
+    work: Path,
+    checkpoints: Checkpoints,
+    saved: dict[str, Any] | None,
+    tell: Listener,
 ) -> tuple[Trainer[Any], Tensor]:
-    saved = checkpoints.load() if checkpoints.path.exists() else None
     chunks = corpus.whole_chunks(work / _CORPUS)
     data = Dataset(chunks if saved is None else _as_before(chunks, saved["rows"]))
     required = {*verifier.eos_ids, *verifier.tokenizer.all_special_ids}
@@ -177,4 +188,4 @@ def _record(out: Path, trainer: Trainer[Any], recipe: Recipe, results: list[Acce
         "torch": torch.__version__,
         "acceptance": [asdict(result) for result in results],
     }
-    (out / "training.json").write_text(json.dumps(record, indent=2) + "\n")
+    write_whole(out / "training.json", json.dumps(record, indent=2) + "\n")

@@ -9,6 +9,9 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from cactus.files import filling
+from cactus.sums import CONFIG, WEIGHTS, write_sums
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -43,14 +46,13 @@ def new_model(shape: Shape, tokenizer: PreTrainedTokenizerFast, context_length: 
 
 def save_model(folder: Path, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
     """In bfloat16, with the tokenizer, as `from_pretrained` reads it."""
-    folder.mkdir(parents=True, exist_ok=True)
     with torch.random.fork_rng(devices=[]):  # the random weights are replaced; leave no trace of them
         rounded = LlamaForCausalLM(model.config).bfloat16()
     rounded.load_state_dict(model.state_dict())
-    rounded.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    for file in folder.iterdir():
-        file.chmod(0o644)  # written for their owner alone, they would not survive a copy into an image
+    with filling(folder, CONFIG, WEIGHTS) as place:
+        rounded.save_pretrained(place)
+        tokenizer.save_pretrained(place)
+        write_sums(place)
 
 
 def read_model(folder: Path) -> LlamaForCausalLM:

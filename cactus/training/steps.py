@@ -12,6 +12,8 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from cactus.errors import CactusError
+from cactus.files import append_line, write_whole
 from cactus.training.train import Progress
 
 STEPS_FILE = "steps.jsonl"
@@ -29,22 +31,29 @@ class StepLog:
         """Forget what a stopped run logged of `stage` behind its last checkpoint."""
         kept = [record for record in self.records() if record["stage"] != stage or record["step"] <= step]
         if self.path.exists():
-            self.path.write_text("".join(json.dumps(record) + "\n" for record in kept), "utf-8")
+            write_whole(self.path, "".join(json.dumps(record) + "\n" for record in kept))
 
     def add(self, stage: str, progress: Progress) -> None:
         """Every few steps a record."""
         if progress.step % _EVERY:
             return
         record = {"stage": stage, **progress._asdict()}
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        append_line(self.path, json.dumps(record))
 
     def records(self) -> list[dict[str, Any]]:
-        """All records; a last line that was cut short is left out."""
+        """All records; a last line that was cut short is left out. `CactusError` names a damaged one."""
         if not self.path.exists():
             return []
-        lines = self.path.read_text("utf-8").split("\n")[:-1]
-        return [json.loads(line) for line in lines]
+        lines = self.path.read_bytes().split(b"\n")[:-1]
+        return [self._record(line, number) for number, line in enumerate(lines, 1)]
+
+    def _record(self, line: bytes, number: int) -> dict[str, Any]:
+        try:
+            record = json.loads(line)
+            Progress(**{name: record[name] for name in Progress._fields})
+            return record | {"stage": str(record["stage"])}
+        except (ValueError, TypeError, KeyError):
+            raise CactusError(f"{self.path}, line {number} is no record of a step; remove the file") from None
 
 
 def draw(records: Sequence[dict[str, Any]], path: Path) -> None:
@@ -65,7 +74,7 @@ def draw(records: Sequence[dict[str, Any]], path: Path) -> None:
     figure.update_layout(
         template="plotly_white", height=360 * len(stages), title=f"Training (mean of {_SMOOTH} records)"
     )
-    figure.write_html(path, include_plotlyjs=True)
+    write_whole(path, figure.to_html(include_plotlyjs=True))
 
 
 def _smooth(values: Sequence[float]) -> list[float]:

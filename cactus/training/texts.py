@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
 
+from cactus.errors import CactusError
+from cactus.files import write_whole
 from cactus.training.cleaning import clean
 from cactus.training.prompts import messages, num_introductions, training_prompts
 from cactus.training.sampler import Samples, sample
@@ -38,6 +41,9 @@ class Text(NamedTuple):
     prompt: str
     text: str
     tokens: int
+
+
+_TEXTS = TypeAdapter(list[Text])
 
 
 def plan(
@@ -72,20 +78,29 @@ def grow(
     max_new_tokens: int,
     on_file: Callable[[int], None] = lambda tokens: None,
 ) -> None:
-    """Samples missing files in order until `seconds` have passed or all exist; `on_file` hears the tokens of each."""
+    """Samples missing or damaged files in order until `seconds` have passed or all exist.
+
+    `on_file` hears the tokens of each.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     stop = time.monotonic() + seconds
     for number, batch in enumerate(batches):
         path = folder / f"texts-{number:05d}.json"
-        if not path.exists():
+        if not _is_whole(path):
             if time.monotonic() >= stop:
                 return
             _write(path, _answer(model, tokenizer, batch, eos_ids, max_new_tokens))
         on_file(sum(text.tokens for text in _read(path)))
 
 
+def begun(folder: Path, batches: Sequence[Questions]) -> Sequence[Questions]:
+    """The batches up to the last one whose file is there, damaged or not."""
+    numbers = [int(path.stem.rpartition("-")[2]) for path in folder.glob("texts-*.json")]
+    return batches[: max(numbers, default=-1) + 1]
+
+
 def read_all(folder: Path) -> list[Text]:
-    """Every text of the folder, in order. `ValueError` names a damaged file."""
+    """Every text of the folder, in order. `CactusError` names a damaged file."""
     return [text for path in sorted(folder.glob("texts-*.json")) for text in _read(path)]
 
 
@@ -117,13 +132,20 @@ def _answers(samples: Samples) -> list[list[int]]:
 
 
 def _write(path: Path, texts: Sequence[Text]) -> None:
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps([text._asdict() for text in texts], indent=0), "utf-8")
-    partial.replace(path)
+    write_whole(path, json.dumps([text._asdict() for text in texts], indent=0))
 
 
 def _read(path: Path) -> list[Text]:
     try:
-        return [Text(**record) for record in json.loads(path.read_text("utf-8"))]
-    except (OSError, ValueError, TypeError) as error:
-        raise ValueError(f"damaged texts {path}: {error}; remove the file, and it is sampled again") from error
+        return _TEXTS.validate_json(path.read_bytes())
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise CactusError(f"damaged texts {path}: {reason}; remove the file, and it is sampled again") from error
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        _read(path)
+    except CactusError:
+        return False
+    return True

@@ -6,7 +6,9 @@ complement is the acceptance rate. Checkpoints are atomic, and a resumed run end
 an uninterrupted one would. Knows nothing of how the text was sampled.
 """
 
+import io
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from math import cos, pi
@@ -17,9 +19,13 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
+from cactus.errors import CactusError
+from cactus.files import write_whole
 from cactus.models.shared import own_state
 from cactus.training.data import TrainingBatch
 from cactus.training.loss import Distilled, distil
+
+_STATE = ("plan", "step", "rows", "weights", "optimizers")
 
 
 @dataclass(frozen=True)
@@ -139,6 +145,7 @@ class Trainer(Generic[StudentType]):
         return Progress(self.step, float(result.loss.detach()), result.acceptance, rate, len(batch.positions))
 
     def state(self) -> dict[str, Any]:
+        """What `_STATE` names."""
         return {
             "plan": asdict(self.plan),
             "step": self.step,
@@ -148,10 +155,18 @@ class Trainer(Generic[StudentType]):
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.step = state["step"]
-        self.student.load(state["weights"])
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
+        """`CactusError` if it is the state of another student, or one that learnt from other texts."""
+        if state["rows"] != len(self.data.rows):
+            raise CactusError(f"the checkpoint was trained on {state['rows']} texts; {len(self.data.rows)} are here")
+        try:
+            self.step = state["step"]
+            self.student.load(state["weights"])
+            for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+                optimizer.load_state_dict(saved)
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise CactusError(
+                f"the checkpoint is of a run with other settings ({str(error).splitlines()[0]}); give the same again"
+            ) from error
 
 
 def _optimizers(parameters: list[Tensor], plan: TrainingPlan, tables: set[int]) -> list[torch.optim.Optimizer]:
@@ -179,15 +194,24 @@ class Checkpoints:
             self.save(trainer)
 
     def save(self, trainer: Trainer[Any]) -> None:
+        """`UnavailableError` for a full disk; the earlier checkpoint is still there then."""
+        packed = io.BytesIO()  # torch tells of a full disk in ways of its own
+        torch.save(trainer.state(), packed)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_suffix(".partial")
-        torch.save(trainer.state(), partial)
-        partial.replace(self.path)
+        write_whole(self.path, packed.getvalue())
         self.last = time.monotonic()
 
     def load(self) -> dict[str, Any]:
-        """ValueError if there is none or it is damaged."""
+        """`CactusError` if there is none or it is damaged."""
         try:
-            return torch.load(self.path, weights_only=True)
+            with zipfile.ZipFile(self.path) as archive:  # which torch.load reads without a look at its checksums
+                if bad := archive.testzip():
+                    raise ValueError(f"the checksum of {bad} differs")
+            state = torch.load(self.path, weights_only=True)
+            if not isinstance(state, dict) or state.keys() != set(_STATE):
+                raise ValueError("it is no checkpoint of a training")
+            return state
         except Exception as error:  # unpickling fails in many ways
-            raise ValueError(f"cannot resume from {self.path}: {error}") from error
+            raise CactusError(
+                f"cannot resume from {self.path}: {str(error).splitlines()[0]}; remove it, and training begins again"
+            ) from error
