@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cactus.weights import HubWeights
+from cactus.weights.shipped import require_whole
 from cactus.weights.source import Progress, silent
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Shipped:
     """What the sources that are part of the installation have in common."""
 
     folder: Path
+    label: str
     hub: HubWeights | None = None
 
     @property
@@ -57,7 +59,8 @@ class Shipped:
         return sum(file.stat().st_size for file in self.folder.glob("*.safetensors"))
 
     def fetch(self, progress: Progress = silent, *, verify: bool = False) -> None:
-        """Nothing to download."""
+        """Nothing to download; `UnavailableError` if it is not whole."""
+        require_whole(self.folder, self.label)
 
 
 @dataclass(frozen=True)

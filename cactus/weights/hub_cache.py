@@ -1,7 +1,7 @@
 """A model in the hub library's own cache: shared with other programs, and a stopped download goes on.
 
-Files that are there already are used without a look at the network. Respects huggingface_hub's settings (HF_HUB_OFFLINE,
-HF_ENDPOINT, HF_HOME, HF_TOKEN).
+Files that are there already are used without a look at the network. Respects huggingface_hub's settings
+(HF_HUB_OFFLINE, HF_ENDPOINT, HF_HOME, HF_TOKEN).
 """
 
 from __future__ import annotations

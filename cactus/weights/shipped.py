@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from cactus.errors import UnavailableError
+from cactus.sums import damaged
 from cactus.weights.source import Progress, SourceError, silent
 from cactus.weights.store import require_complete
+
+
+def require_whole(folder: Path, name: str, check: Callable[[Path], None] = lambda folder: None) -> None:
+    """`UnavailableError` if `check` finds a fault in the folder, or its checksums do."""
+    try:
+        check(folder)
+        fault = damaged(folder)
+    except (SourceError, OSError) as error:
+        fault = str(error)
+    if fault:
+        raise UnavailableError(
+            f"the weights of {name}, part of this installation, are damaged ({folder}: {fault}); install again"
+        )
 
 
 @dataclass(frozen=True)
@@ -30,14 +45,8 @@ class ShippedWeights:
         return self.folder.is_dir()
 
     def fetch(self, progress: Progress = silent, *, verify: bool = False) -> Path:
-        """The folder, looked at but not copied. `UnavailableError` if it is not whole."""
-        try:
-            require_complete(self.folder)
-        except (SourceError, OSError) as error:
-            raise UnavailableError(
-                f"the weights of {self.name}, part of this installation, are damaged ({self.folder}: {error}); "
-                "install again"
-            ) from error
+        """The folder, not copied; every byte is compared with its checksums. `UnavailableError` if it is not whole."""
+        require_whole(self.folder, self.name, require_complete)
         return self.folder
 
     def origin(self, folder: Path) -> str:
