@@ -16,6 +16,7 @@ from typing import Any
 
 from cactus.documents import MAX_BYTES
 from cactus.errors import CactusError
+from cactus.files import disk_faults, write_whole
 from cactus.paths import ASSETS
 from cactus.settings import DraftLength
 from cactus.trace import Trace
@@ -61,15 +62,16 @@ def _rounded(value: Any) -> Any:
 
 
 def write(folder: Path, runs: Sequence[tuple[RecordedRun, Trace]], command: str) -> int:
-    """All files and the index; those of an earlier recording are removed. Bytes in all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("*.json.gz"):
-        old.unlink()
+    """All files, then the index, then those of an earlier recording are removed. Bytes in all."""
+    with disk_faults(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     for run, trace in runs:
         text = compact(trace).model_dump_json(by_alias=True, exclude_none=True)
-        (folder / run.file).write_bytes(gzip.compress(text.encode(), 9, mtime=0))
+        write_whole(folder / run.file, gzip.compress(text.encode(), 9, mtime=0))
     index = {"command": command, "runs": [asdict(run) for run, _ in runs]}
-    (folder / INDEX).write_text(json.dumps(index, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    write_whole(folder / INDEX, json.dumps(index, ensure_ascii=False, indent=1) + "\n")
+    for old in {path.name for path in folder.glob("*.json.gz")} - {run.file for run, _ in runs}:
+        (folder / old).unlink()
     return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
 
 

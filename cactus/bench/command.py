@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 import shlex
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from cactus.bench.contest import Contestant, Label, our_contestants
 from cactus.bench.measurement import Measurement, Store
 from cactus.bench.methods import MethodSpec, parse_draft_lengths, parse_methods
 from cactus.bench.peers import PEERS, Peer, Task, find_peer
-from cactus.bench.plan import Plan, loaded, names, prompts_digest, settle
+from cactus.bench.plan import MEASUREMENTS, Plan, loaded, names, prompts_digest, settle
 from cactus.bench.prompts import PROMPTS, BenchPrompt, pick, read_prompts
 from cactus.bench.report import Report, equality, table, to_csv, to_json, to_markdown
 from cactus.bench.runner import Cell, Race, schedule
@@ -28,6 +27,7 @@ from cactus.cli import INTERRUPTED, PROGRAM
 from cactus.commands import pairs
 from cactus.commands.pair_flags import MODELS, add_pair_flags, pair_of
 from cactus.errors import CactusError, UnavailableError
+from cactus.files import write_whole
 from cactus.limits import Limits
 from cactus.pairs import DEFAULT_PAIR, Pair
 from cactus.session import Session
@@ -176,7 +176,7 @@ def _race(
 ) -> int:
     plan = asked.plan
     cells = list(schedule(contestants, asked.prompts, plan.repeat, plan.seed))
-    race = Race(Store(args.out / "measurements.jsonl"), args.out / "traces" if args.save_traces else None)
+    race = Race(Store(args.out / MEASUREMENTS), args.out / "traces" if args.save_traces else None)
     stopped = _run(race, cells)
     measurements = race.store.read()
     if not measurements:
@@ -249,16 +249,16 @@ def _report(
 def _write(report: Report, measurements: Sequence[Measurement], folder: Path) -> list[str]:
     """All files of the report; remarks for the person at the terminal."""
     made = plots.figures(report)
-    shutil.copyfile(plots.PLOTLY_JS, folder / plots.PLOTLY_JS.name)
-    (folder / "plots.html").write_text(plots.page(made, f"Benchmark of {report.pair}", plots.PLOTLY_JS.name), "utf-8")
+    write_whole(folder / plots.PLOTLY_JS.name, plots.PLOTLY_JS.read_bytes())
+    write_whole(folder / "plots.html", plots.page(made, f"Benchmark of {report.pair}", plots.PLOTLY_JS.name))
     remarks, shots = [], []
     try:
         shots = images.write(made, folder)
     except UnavailableError as error:
         remarks.append(f"no PNG files: {error}")
-    (folder / "report.md").write_text(to_markdown(report, shots), encoding="utf-8")
-    (folder / "report.csv").write_text(to_csv(report.rows), encoding="utf-8")
-    (folder / "report.json").write_text(to_json(report, measurements), encoding="utf-8")
+    write_whole(folder / "report.md", to_markdown(report, shots))
+    write_whole(folder / "report.csv", to_csv(report.rows))
+    write_whole(folder / "report.json", to_json(report, measurements))
     return [*remarks, f"report: {folder / 'report.md'}"]
 
 

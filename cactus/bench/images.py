@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 
 from cactus.bench.plots import HEIGHT, PLOTLY_JS, WIDTH, page
 from cactus.errors import UnavailableError
+from cactus.files import write_whole
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge")
 SECONDS = 60
@@ -33,21 +34,20 @@ def write(made: Mapping[str, go.Figure], folder: Path) -> list[str]:
 
 
 def _shoot(browser: str, name: str, figure: go.Figure, folder: Path) -> str:
-    target = folder / f"{name}.png"
-    target.unlink(missing_ok=True)
     size = f"{figure.layout.width or WIDTH},{figure.layout.height or HEIGHT}"
     with tempfile.TemporaryDirectory() as scratch:
-        source = Path(scratch) / "figure.html"
+        source, target = Path(scratch) / "figure.html", Path(scratch) / f"{name}.png"
         source.write_text(page({name: figure}, name, PLOTLY_JS.as_uri(), buttons=False), encoding="utf-8")
         command = [
             browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
             "--allow-file-access-from-files", "--virtual-time-budget=4000", f"--window-size={size}",
-            f"--user-data-dir={scratch}/profile", f"--screenshot={target.absolute()}", source.as_uri(),
+            f"--user-data-dir={scratch}/profile", f"--screenshot={target}", source.as_uri(),
         ]  # fmt: skip
         try:
             subprocess.run(command, capture_output=True, timeout=SECONDS, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise UnavailableError(f"{browser} did not draw {name}: {error}; {HELP}") from None
-    if not target.exists():
-        raise UnavailableError(f"{browser} did not draw {name}; {HELP}")
+        if not target.exists():
+            raise UnavailableError(f"{browser} did not draw {name}; {HELP}")
+        write_whole(folder / target.name, target.read_bytes())
     return target.name

@@ -26,6 +26,7 @@ from cactus.cli import INTERRUPTED
 from cactus.commands import pairs
 from cactus.decoding import decode
 from cactus.errors import CactusError
+from cactus.files import write_whole
 from cactus.interfaces import TextCodec
 from cactus.metrics import ratio
 from cactus.models import context_length
@@ -137,8 +138,8 @@ def run(
         "notes": NOTES,
         "methods": [asdict(item) | {"explained": item.explained} for item in found],
     }
-    (folder / "long.json").write_text(json.dumps(record, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    (folder / "long.md").write_text(to_markdown(record, found), encoding="utf-8")
+    write_whole(folder / "long.json", json.dumps(record, ensure_ascii=False, indent=1) + "\n")
+    write_whole(folder / "long.md", to_markdown(record, found))
     sys.stdout.write(pairs.table(table(found)) + f"\nreport: {folder / 'long.md'}\n")
     return INTERRUPTED if stopped else 0
 

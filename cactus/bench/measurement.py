@@ -11,6 +11,7 @@ from typing import Any
 
 from cactus.bench.contest import Answer
 from cactus.errors import CactusError
+from cactus.files import append_line, write_whole
 from cactus.metrics import Tally, ratio
 from cactus.trace import Trace
 
@@ -106,20 +107,21 @@ class Store:
         self._path = path
 
     def append(self, measurement: Measurement) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(measurement)) + "\n")
+        append_line(self._path, json.dumps(asdict(measurement)))
 
     def read(self) -> list[Measurement]:
         """What was kept; a last line that was cut off by the end of a process is dropped from the file too."""
         if not self._path.exists():
             return []
-        lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
-        if lines and not lines[-1].endswith("\n"):
-            lines.pop()
-            self._path.write_text("".join(lines), encoding="utf-8")
+        try:
+            *lines, rest = self._path.read_bytes().split(b"\n")
+        except OSError as error:
+            raise CactusError(f"{self._path} cannot be read ({error.strerror}); choose another --out") from None
+        if rest:
+            write_whole(self._path, b"".join(line + b"\n" for line in lines))
         return [self._measurement(line, number) for number, line in enumerate(lines, 1)]
 
-    def _measurement(self, line: str, number: int) -> Measurement:
+    def _measurement(self, line: bytes, number: int) -> Measurement:
         try:
             record = json.loads(line)
             return Measurement(**record | {"stop_reasons": tuple(record["stop_reasons"])})

@@ -14,13 +14,14 @@ import torch
 from cactus.bench.methods import MethodSpec
 from cactus.bench.prompts import BenchPrompt
 from cactus.errors import CactusError
+from cactus.files import write_whole
 from cactus.limits import MAX_NEW_TOKENS
 from cactus.pairs import Pair, find_pair
 from cactus.request import RunRequest
 from cactus.sampling import SamplingParams
 from cactus.settings import MAX_SEED, DraftLength, check_whole
 
-FILE = "plan.json"
+FILE, MEASUREMENTS = "plan.json", "measurements.jsonl"
 MAX_REPEATS = 1000
 
 
@@ -94,7 +95,9 @@ def settle(plan: Plan, folder: Path, resume: bool) -> None:
         raise CactusError(f"--out is {str(folder)!r}; a folder that can be made is needed ({error.strerror})") from None
     kept = _read(folder / FILE)
     if kept is None:
-        (folder / FILE).write_text(json.dumps(asdict(plan), indent=1) + "\n", encoding="utf-8")
+        if (folder / MEASUREMENTS).exists():
+            raise CactusError(f"{folder} holds measurements without the {FILE} they were made by; choose another --out")
+        write_whole(folder / FILE, json.dumps(asdict(plan), indent=1) + "\n")
         return
     if not resume:
         raise CactusError(f"{folder} holds a benchmark; add --resume to go on with it, or choose another --out")
@@ -112,5 +115,5 @@ def _read(path: Path) -> dict[str, Any] | None:
         return None
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise CactusError(f"{path} cannot be read ({error}); choose another --out") from None

@@ -15,6 +15,7 @@ from cactus.bench.contest import Answer, Contestant
 from cactus.bench.measurement import Measurement, Store, measure
 from cactus.bench.prompts import BenchPrompt
 from cactus.errors import CactusError
+from cactus.files import write_whole
 from cactus.settings import MAX_SEED
 
 WARM_UP_TOKENS = 16
@@ -91,7 +92,7 @@ class Race:
         name = _file_name(f"{cell.prompt.id}-{cell.contestant.label.key}-r{cell.repeat}")
         for turn, answer in enumerate(answers, 1):
             if answer.trace is not None:
-                (self.traces / f"{name}-t{turn}.json").write_text(answer.trace.to_json() + "\n", encoding="utf-8")
+                write_whole(self.traces / f"{name}-t{turn}.json", answer.trace.to_json() + "\n")
 
 
 def converse(cell: Cell) -> list[Answer]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from cactus.bench.methods import MethodSpec, parse_methods
 from cactus.bench.prompts import BenchPrompt, pick, read_prompts
 from cactus.errors import CactusError
+from cactus.files import write_whole
 from cactus.limits import Limits
 from cactus.request import RunRequest
 from cactus.sampling import SamplingParams
@@ -186,7 +187,7 @@ def _write(folder: Path, facts: str, loads: Sequence[Load]) -> None:
     if not loads:
         raise CactusError("methods has only the verifier alone, which needs --baseline-url")
     document = {"facts": facts, "loads": [asdict(load) for load in loads]}
-    (folder / "served.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
+    write_whole(folder / "served.json", json.dumps(document, indent=1))
     text = f"{facts}\n\n{table(loads)}\n" + "\n".join(verdicts(loads)) + "\n"
-    (folder / "served.md").write_text(text, encoding="utf-8")
+    write_whole(folder / "served.md", text)
     sys.stdout.write(text)

@@ -29,6 +29,7 @@ from cactus.clock import wait
 from cactus.commands.pairs import table
 from cactus.decoding import decode
 from cactus.drafters import ModelDrafter
+from cactus.files import write_whole
 from cactus.interfaces import CachedModel, ModelPair, Prompt
 from cactus.models import HFModel, choose_device, choose_dtype
 from cactus.models.quantized import Int8Linear
@@ -302,7 +303,7 @@ def run(
     models = models_of(source, draft, changes, where, choose_dtype(dtype, where))
     record = {"command": command} | measure(models, where)
     out.mkdir(parents=True, exist_ok=True)
-    (out / "steps.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    (out / "steps.md").write_text(to_markdown(record), encoding="utf-8")
+    write_whole(out / "steps.json", json.dumps(record, indent=2) + "\n")
+    write_whole(out / "steps.md", to_markdown(record))
     sys.stdout.write("\n".join([table(rows(record)), *verdicts(record), f"report: {out / 'steps.md'}"]) + "\n")
     return 0 if all(item["passed"] for item in record["checks"]) else 1

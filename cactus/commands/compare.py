@@ -20,6 +20,7 @@ from cactus.commands.generate import (
 )
 from cactus.commands.pair_flags import add_pair_flags
 from cactus.commands.pairs import table
+from cactus.files import write_whole
 from cactus.request import RunRequest
 from cactus.session import Session
 from cactus.terminal import ProgressLine, harmless
@@ -75,7 +76,7 @@ def _write(args: argparse.Namespace, traces: Sequence[Trace]) -> None:
         sys.stdout.write(whole)
         return
     if args.json:
-        Path(args.json).write_text(whole, encoding="utf-8")
+        write_whole(Path(args.json), whole)
     if args.texts:
         sys.stdout.write("".join(_texts(traces)))
     sys.stdout.write(table([compare.HEADINGS, *map(compare.cells, compare.results(traces))]) + "\n")

@@ -21,6 +21,7 @@ from cactus.cli import INTERRUPTED
 from cactus.commands.pair_flags import add_pair_flags, pair_of
 from cactus.commands.rule_flags import add_rule_flags, rule_params
 from cactus.errors import CactusError
+from cactus.files import write_whole
 from cactus.limits import Limits
 from cactus.request import METHODS, VERIFIER_ONLY, RunRequest
 from cactus.sampling import SamplingParams
@@ -184,7 +185,7 @@ def _write_json(path: str | None, trace: Trace) -> None:
         sys.stdout.write(trace.to_json() + "\n")
         sys.stdout.flush()
     elif path is not None:
-        Path(path).write_text(trace.to_json() + "\n", encoding="utf-8")
+        write_whole(Path(path), trace.to_json() + "\n")
 
 
 def _summarize(trace: Trace, printer: TokenPrinter, stream: TextIO) -> None:

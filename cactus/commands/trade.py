@@ -17,6 +17,7 @@ from cactus.commands.generate import check_json_path
 from cactus.commands.pair_flags import add_pair_flags, pair_of
 from cactus.commands.pairs import table
 from cactus.errors import CactusError
+from cactus.files import write_whole
 from cactus.limits import Limits
 from cactus.pairs import PairSpec
 from cactus.paths import ASSETS
@@ -69,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         record = {"arguments": vars(args), "reference": [asdict(point) for point in curve(parts[0])],
                   "gains": [asdict(gain) for gain in found]}  # fmt: skip
-        Path(args.json).write_text(json.dumps(record, indent=1, default=str) + "\n", encoding="utf-8")
+        write_whole(Path(args.json), json.dumps(record, indent=1, default=str) + "\n")
     return 0
 
 
