@@ -27,6 +27,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for module in (huggingface_hub.constants, huggingface_hub.file_download.constants):
         monkeypatch.setattr(module, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("CACTUS_CACHE", str(tmp_path / "cactus"))
     return tmp_path
 
 

@@ -21,6 +21,7 @@ WEIGHTS = HubWeights("org/model", "MIT", parameters=1_000, cache_numbers=8)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The library binds the folder's name when it is imported, as a default of a function too."""
     folder = tmp_path / "hub"
+    monkeypatch.setenv("CACTUS_CACHE", str(tmp_path / "cactus"))
     for module in (huggingface_hub.constants, huggingface_hub.file_download.constants):
         monkeypatch.setattr(module, "HF_HUB_CACHE", str(folder))
     yield folder

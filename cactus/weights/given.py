@@ -76,7 +76,13 @@ class Given:
     def fetch(self, progress: Progress = silent) -> Files:
         """All of it, downloaded where it is not there yet."""
         kept = self.look(progress) if self.folder else self.kept()
-        return kept or self._named(lambda: self._download(self._info(), self._wanted(small=False), progress))
+        altered = self._altered(kept, progress) if kept else {}
+        if kept and not altered:
+            return kept
+        try:
+            return self._named(lambda: self._download(self._info(), self._wanted(small=False), progress))
+        except UnavailableError as error:
+            raise UnavailableError(f"{hub_cache.in_words(altered)}: {error}") if altered else error from error
 
     def _wanted(self, small: bool) -> list[str]:
         if self.gguf:
@@ -88,9 +94,16 @@ class Given:
         _check_names([file.rfilename for file in info.siblings], self.gguf, self.name)
         return info
 
+    def _altered(self, files: Files, progress: Progress) -> dict[str, str]:
+        """What is no longer as the hub has given it."""
+        if not self.repo_id:
+            return {}
+        return snapshot.altered(self.repo_id, files.folder, progress, self._wanted(small=False))
+
     def _download(self, info: Any, patterns: Sequence[str], progress: Progress) -> Files:
         there = self._small_kept()
-        damaged = [name for name in self._faults(there, patterns) if (there.folder / name).exists()] if there else []
+        faults = self._faults(there, patterns) | self._altered(there, progress) if there else {}
+        damaged = [name for name in faults if (there.folder / name).exists()]
         snapshot.download(self.repo_id, info, patterns, damaged, progress, f"downloading {self.name}")
         files = self._small_kept()
         if files is None or self._faults(files, patterns):

@@ -55,9 +55,9 @@ class HubWeights:
         return self._kept() is not None
 
     def fetch(self, progress: Progress = silent, *, verify: bool = False) -> Path:
-        """Its folder, downloaded where it is not there yet or damaged; `verify` compares every byte with the hub's
-        checksums.
+        """Its folder, downloaded where it is not there yet or damaged.
 
+        `verify` compares every byte with the hub's checksums, else only those of files that are new or have changed.
         `UnavailableError` says why it cannot be had, and how to get a gated one.
         """
         try:
@@ -104,7 +104,7 @@ class HubWeights:
         """Files that are there and not as they should be."""
         found = {name: f"is damaged: {why}" for name, why in unreadable(folder).items()}
         found |= {name: why for name, why in snapshot.faults(self.repo_id, folder).items() if (folder / name).exists()}
-        return found | (snapshot.altered(folder, progress) if verify else {})
+        return found | snapshot.altered(self.repo_id, folder, progress, verify=verify)
 
     def _download(self, faults: dict[str, str], progress: Progress) -> Path:
         again = self._snapshot()

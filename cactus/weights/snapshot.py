@@ -1,7 +1,7 @@
 """A repository in the hub library's own cache: whether all of it is there and whole, and how it gets there.
 
 The library takes a file that is there for whole, and a file that a killed process was downloading for nobody's. Here
-sizes are compared with the listing that the library keeps, files that differ are downloaded again, and what killed
+sizes and bytes are compared with what the hub has told, files that differ are downloaded again, and what killed
 processes left is removed. Respects huggingface_hub's settings (HF_HUB_OFFLINE, HF_ENDPOINT, HF_HOME, HF_TOKEN).
 """
 
@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from cactus.weights import hub
+from cactus.errors import UnavailableError
+from cactus.files import write_whole
+from cactus.weights import hub, store
 from cactus.weights.process import Growth, run_thread
 from cactus.weights.source import Progress, part, require_space
+
+_SHA1, _SHA256 = 40, 64  # digits
 
 
 def cache_folder() -> Path:
@@ -42,15 +47,52 @@ def faults(repo_id: str, folder: Path, patterns: Sequence[str] = hub.PATTERNS) -
     return found
 
 
-def altered(folder: Path, progress: Progress) -> dict[str, str]:
-    """Files whose bytes are not those that their names in the cache promise: a SHA-256, or git's SHA-1."""
-    found = {}
-    files = sorted(path for path in folder.iterdir() if path.is_file() and hub.wanted(path.name))
+def altered(
+    repo_id: str, folder: Path, progress: Progress, patterns: Sequence[str] = hub.PATTERNS, verify: bool = False
+) -> dict[str, str]:
+    """Files whose bytes are not those that their names in the cache promise: a SHA-256, or git's SHA-1.
+
+    One that was read before is read again if its size or time is another since, or to `verify`.
+    """
+    found, seen = {}, _seen(repo_id)
+    files = sorted(path for path in folder.iterdir() if path.is_file() and hub.wanted(path.name, patterns))
     for index, path in enumerate(files):
+        blob = path.resolve()
+        if len(blob.name) not in (_SHA1, _SHA256):  # no link into the cache: nothing is promised
+            continue
+        if not verify and seen.get(blob.name) == _stamp(blob):
+            continue
         part(progress, index / len(files), 1.0)(0.0, f"reading {path.name}")
-        if not _as_named(path.resolve()):
+        if _as_named(blob):
+            seen[blob.name] = _stamp(blob)
+        else:
             found[path.name] = "is damaged: its checksum differs"
+    _remember(repo_id, seen)
     return found
+
+
+def _stamp(blob: Path) -> list[int]:
+    stat = blob.stat()
+    return [stat.st_size, stat.st_mtime_ns]
+
+
+def _seen(repo_id: str) -> dict[str, list[int]]:
+    try:
+        return dict(json.loads(_record(repo_id).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def _remember(repo_id: str, seen: dict[str, list[int]]) -> None:
+    """If that cannot be, they are read again the next time."""
+    if seen != _seen(repo_id):
+        with suppress(OSError, UnavailableError):
+            _record(repo_id).parent.mkdir(parents=True, exist_ok=True)
+            write_whole(_record(repo_id), json.dumps(seen))
+
+
+def _record(repo_id: str) -> Path:
+    return store.cache_folder() / "read" / f"{_repository(repo_id).name}.json"
 
 
 def download(
@@ -109,9 +151,7 @@ def _listed(repo_id: str, commit: str) -> dict[str, int]:
 
 def _as_named(blob: Path) -> bool:
     with blob.open("rb") as file:
-        if len(blob.name) == 64:
+        if len(blob.name) == _SHA256:
             return hashlib.file_digest(file, "sha256").hexdigest() == blob.name
-        if len(blob.name) == 40:
-            data = file.read()
-            return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest() == blob.name
-    return True  # no link into the cache: nothing is promised
+        data = file.read()
+        return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest() == blob.name
