@@ -23,8 +23,9 @@ from cactus.faults import in_words
 from cactus.request import RunRequest
 from cactus.trace import Round, Trace
 from cactus.ui import settings
+from cactus.ui.cadence import Cadence
 from cactus.ui.desk import Desk, Show, Starts
-from cactus.ui.events import AT_ONCE, PRIVATE, QUIET, on_models
+from cactus.ui.events import AS_IT_IS, AT_ONCE, PRIVATE, QUIET, on_models
 from cactus.ui.figures import BLUE, GREEN, GREY, ORANGE, bare, drawing, line
 from cactus.ui.lanes import LaneView
 from cactus.ui.live import LiveHandlers
@@ -112,7 +113,7 @@ def wire_compare(parts: CompareParts, page: Parts, live: LiveHandlers, desk: Des
     """Which event does what."""
     handlers, buttons = CompareHandlers(live, desk), parts.buttons
     asked = [parts.prompt, *parts.lanes, *page.row()]
-    waiting = {"preprocess": False, "show_progress": "minimal", "show_progress_on": parts.shown[0]}
+    waiting = AS_IT_IS | {"show_progress": "minimal", "show_progress_on": parts.shown[0]}
     running = buttons["run"].click(
         handlers.run, asked, parts.shown, **waiting, **on_models(live.session.limits), **PRIVATE
     )
@@ -185,7 +186,7 @@ class CompareHandlers:
     def _lane(
         self, seat: Starts, show: Show, lane: int, wanted: RunRequest, compared: list[Trace]
     ) -> Iterator[list[Any]]:
-        view, due = LaneView(), 0.0
+        view, cadence = LaneView(), Cadence(UPDATE_SECONDS)
         try:
             with closing(self.live.records(show, wanted, seat)) as records:
                 for record in records:
@@ -195,9 +196,9 @@ class CompareHandlers:
                         view.begin(record)
                     else:
                         view.wait(*record)
-                    if time.monotonic() >= due:
-                        yield update(views={lane: view})
-                        due = time.monotonic() + UPDATE_SECONDS
+                    if cadence.due:
+                        with cadence.update():
+                            yield update(views={lane: view})
         finally:
             show.stop.set()
             show.over.set()

@@ -8,6 +8,8 @@ from cactus.limits import Limits
 
 PRIVATE: dict[str, Any] = {"api_visibility": "private"}
 QUIET: dict[str, Any] = PRIVATE | {"show_progress": "hidden", "concurrency_limit": None}
+AS_IT_IS: dict[str, Any] = {"preprocess": False, "postprocess": False}
+"""Values go through unchanged. Gradio would call a thread for each of them, at every update."""
 AT_ONCE: dict[str, Any] = QUIET | {"queue": False}  # works while the queue is full
 
 

@@ -12,7 +12,7 @@ from cactus.ui.compare import build_compare, wire_compare
 from cactus.ui.controls import build_controls
 from cactus.ui.custom import build_custom, wire_custom
 from cactus.ui.desk import Desk, Loader, Runs
-from cactus.ui.events import AT_ONCE, PRIVATE, QUIET, on_models
+from cactus.ui.events import AS_IT_IS, AT_ONCE, PRIVATE, QUIET, on_models
 from cactus.ui.lab import LabHandlers, build_lab
 from cactus.ui.learn import build_learn, wire_learn
 from cactus.ui.live import LiveHandlers
@@ -25,6 +25,8 @@ from cactus.ui.stage import build_stage
 from cactus.ui.whatif import build_whatif, wire_whatif
 
 KEEP_UPLOADS_SECONDS = 3600
+QUEUE_SECONDS = 0.02
+"""Between two looks of Gradio into its queue; by itself it looks a thousand times a second, which slows the models."""
 LOOK_SECONDS = 1.5  # between two looks at a pair being loaded; each takes what is said beside a control away
 
 
@@ -69,20 +71,21 @@ def build(session: Runs, loader: Loader | None = None) -> gr.Blocks:
         gr.api(endpoints.generate, api_name="generate", **on_models(session.limits))
         gr.api(endpoints.compare, api_name="compare", **on_models(session.limits))
         gr.api(endpoints.pairs, api_name="pairs", concurrency_limit=None)
-    return demo.queue(max_size=session.limits.max_waiting)
+    demo.queue(max_size=session.limits.max_waiting)
+    demo._queue.sleep_when_free = demo._queue.progress_update_sleep_when_free = QUEUE_SECONDS
+    return demo
 
 
 def _wire_runs(demo: gr.Blocks, parts: Parts, live: LiveHandlers, replay: ReplayHandlers) -> Any:
     """Returns the event of the Run button."""
     other, shown = parts.other, parts.shown
     run = other["run"].click(
-        live.run, parts.row(), shown, preprocess=False, validator=live.check, show_progress="full",
-        show_progress_on=shown[0], **on_models(live.session.limits), **PRIVATE,
+        live.run, parts.row(), shown, validator=live.check, show_progress="full", show_progress_on=shown[0],
+        **AS_IT_IS, **on_models(live.session.limits), **PRIVATE,
     )  # fmt: skip
     reply = other["reply"].click(
-        live.reply, parts.row(), [*shown, parts.controls["prompt"], other["errand"]], preprocess=False,
-        validator=live.check, show_progress="full", show_progress_on=shown[0], **on_models(live.session.limits),
-        **PRIVATE,
+        live.reply, parts.row(), [*shown, parts.controls["prompt"], other["errand"]], validator=live.check,
+        show_progress="full", show_progress_on=shown[0], **AS_IT_IS, **on_models(live.session.limits), **PRIVATE,
     )  # fmt: skip
     public = live.session.limits.public
     other["open"].visible = not public

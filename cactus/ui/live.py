@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import time
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -16,13 +15,12 @@ from cactus.request import RunRequest
 from cactus.session import STAND_IN_PAIR
 from cactus.trace import Round, Trace
 from cactus.ui import chat, pair_list, settings, stand_in
+from cactus.ui.cadence import Cadence
 from cactus.ui.desk import Desk, Loader, Runs, Show, Starts, Visit
 from cactus.ui.notes import say
 from cactus.ui.view import Shown, View, blank
 from cactus.ui.waiting import Told, told
 
-TEXT_SECONDS = 0.08  # the text is sent at most this often,
-PLOT_SECONDS = 0.25  # and the plots this often
 STOP_PATIENCE = 5.0
 
 
@@ -110,8 +108,7 @@ class LiveHandlers:
 
     def _shown(self, show: Show, wanted: RunRequest) -> Iterator[Shown]:
         """What to show while the run is prepared, as rounds come, and at the end."""
-        text_due = plots_due = 0.0
-        view = show.view
+        view, cadence = show.view, Cadence()
         try:
             with closing(self.records(show, wanted)) as records:
                 for record in records:
@@ -120,11 +117,9 @@ class LiveHandlers:
                         yield view.shown()
                         continue
                     view.add(record)
-                    now = time.monotonic()
-                    if now >= text_due:
-                        yield view.shown(with_plots=now >= plots_due)
-                        text_due = time.monotonic() + TEXT_SECONDS
-                        plots_due = now + PLOT_SECONDS if now >= plots_due else plots_due
+                    if cadence.due:
+                        with cadence.update() as with_plots:
+                            yield view.shown(with_plots)
         finally:
             if show.trace:
                 view.finish(show.trace)

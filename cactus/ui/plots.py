@@ -11,6 +11,8 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import plotly.graph_objects as go
@@ -24,16 +26,26 @@ Points = dict[int, dict[str, list[Any]]]
 """Trace index → attribute → values to append."""
 
 
+@dataclass(frozen=True)
 class Plot(ABC):
-    """A live plot of a run with these settings: its bare figure, and what one round adds to it."""
+    """A live plot of a run with these settings: its bare figure, and what one round adds to it.
+
+    m: the longest draft; measured: whether there is a baseline; delta: the budget, where the method has one.
+    """
 
     replaces: ClassVar[bool] = False  # whether `points` are the whole plot (true) or an addition to it
+    shows_baseline: ClassVar[bool] = False
 
-    def __init__(self, header: Trace) -> None:
-        self.m = header.draft_limit
-        self.measured = header.baseline is not None
+    m: int
+    measured: bool
+    delta: float | None
+
+    @classmethod
+    def of(cls, header: Trace) -> Plot:
+        """The plot of a run with these settings."""
         delta = header.params.get("delta")
-        self.delta = float(delta) if isinstance(delta, (int, float)) else None
+        known = float(delta) if isinstance(delta, (int, float)) else None
+        return cls(header.draft_limit, header.baseline is not None, known)
 
     def say_if_alone(self, figure: go.Figure) -> None:
         """Where nothing is drafted, an empty plot says why."""
@@ -90,6 +102,8 @@ class AcceptedLength(Plot):
 
 class Speedup(Plot):
     """Measured speedup over generated tokens, the ideal one, and 1×."""
+
+    shows_baseline = True
 
     def figure(self) -> go.Figure:
         figure = bare(
@@ -168,8 +182,9 @@ class Divergence(Plot):
 KINDS: tuple[type[Plot], ...] = (AcceptedLength, Speedup, ByPosition, Divergence)
 
 
+@lru_cache(maxsize=256)
 def figure_line(plot: Plot) -> str:
-    """The line that starts a plot afresh."""
+    """The line that starts a plot afresh. Kept, since the drawing library takes long to make a figure."""
     return f'{{"figure":{plot.figure().to_json()}}}\n'
 
 
@@ -195,7 +210,7 @@ def merge(plot: Plot, batches: Iterable[Points]) -> Points:
 
 def figures(trace: Trace) -> list[go.Figure]:
     """The four plots of a whole trace, as the page shows them at its end."""
-    plots = [kind(trace) for kind in KINDS]
+    plots = [kind.of(trace) for kind in KINDS]
     tally = Tally(trace.baseline.seconds_per_token if trace.baseline else None)
     batches: list[list[Points]] = [[] for _ in plots]
     for round_ in trace.rounds:

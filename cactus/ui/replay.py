@@ -16,8 +16,8 @@ from cactus.errors import CactusError
 from cactus.faults import in_words
 from cactus.limits import MAX_SHOWN_TOKENS, MAX_UPLOAD_BYTES
 from cactus.trace import Trace
+from cactus.ui.cadence import Cadence
 from cactus.ui.desk import Desk, Show
-from cactus.ui.live import PLOT_SECONDS, TEXT_SECONDS
 from cactus.ui.notes import say
 from cactus.ui.view import Shown, View
 
@@ -97,8 +97,7 @@ async def paced(show: Show, view: View, trace: Trace, factor: float) -> AsyncIte
     """The rounds when they are due; several at once where they come faster than the page is updated."""
     if not factor:
         return
-    due = time.monotonic()
-    text_due = plots_due = 0.0
+    due, cadence = time.monotonic(), Cadence()
     for round_ in trace.rounds:
         due += round_.seconds / factor
         while (wait := due - time.monotonic()) > 0 and not show.stop.is_set():
@@ -106,11 +105,9 @@ async def paced(show: Show, view: View, trace: Trace, factor: float) -> AsyncIte
         if show.stop.is_set():
             return
         view.add(round_)
-        now = time.monotonic()
-        if now >= text_due:
-            yield view.shown(with_plots=now >= plots_due)
-            text_due = now + TEXT_SECONDS
-            plots_due = now + PLOT_SECONDS if now >= plots_due else plots_due
+        if cadence.due:
+            with cadence.update() as with_plots:
+                yield view.shown(with_plots)
     view.finish(trace)
     yield view.shown()
 

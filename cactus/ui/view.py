@@ -6,6 +6,7 @@ Knows rounds and traces, not where they come from: a run in progress and a repla
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 
 from cactus.interfaces import Prompt
 from cactus.metrics import Metrics, Tally, series_point
@@ -46,7 +47,7 @@ class View:
         self.header = header
         self._added: list[Round] = []
         self.tally = Tally(header.baseline.seconds_per_token if header.baseline else None)
-        self._plots = [kind(header) for kind in plots.KINDS]
+        self._plots = [kind.of(header) for kind in plots.KINDS]
         self._lines = [[plots.figure_line(plot)] for plot in self._plots]
         self._waiting: list[list[plots.Points]] = [[] for _ in self._plots]
 
@@ -82,11 +83,15 @@ class View:
     def add(self, round_: Round) -> None:
         """Show one more round."""
         self._added.append(round_)
+        self._tokens.append(render.round_line(round_, self._thoughts.marks(round_)))
+        self._count(round_, range(len(self._plots)))
+
+    def _count(self, round_: Round, drawn: Iterable[int]) -> None:
+        """Into the figures, and onto the plots of these numbers."""
         self.tally.add(round_)
         point = series_point(self.tally, round_)
-        self._tokens.append(render.round_line(round_, self._thoughts.marks(round_)))
-        for plot, waiting in zip(self._plots, self._waiting, strict=True):
-            waiting.append(plot.points(round_, point, self.tally.positions))
+        for index in drawn:
+            self._waiting[index].append(self._plots[index].points(round_, point, self.tally.positions))
 
     def finish(self, trace: Trace) -> None:
         """Show how the run ended. A baseline that was measured again counts for the whole run; so do rounds that were
@@ -99,14 +104,21 @@ class View:
         for round_ in trace.rounds[self.tally.rounds :]:
             self.add(round_)
         if trace.baseline != self.header.baseline:
-            text = self._tokens
-            self._tokens = []
-            self._set(trace)
-            for round_ in trace.rounds:
-                self.add(round_)
-            self._tokens = text
-            self._say(render.header_line(trace))  # the facts name the baseline, too
+            self._measured_again(trace)
         self._say(render.end_line(" ".join(filter(None, [self._remark, render.summary(trace, self.metrics)]))))
+
+    def _measured_again(self, trace: Trace) -> None:
+        """What shows the baseline is made anew."""
+        self.header = trace
+        self.tally = Tally(trace.baseline.seconds_per_token if trace.baseline else None)
+        stale = [index for index, plot in enumerate(self._plots) if plot.shows_baseline]
+        for index in stale:
+            self._plots[index] = plots.KINDS[index].of(trace)
+            self._lines[index].append(plots.figure_line(self._plots[index]))
+            self._waiting[index].clear()
+        for round_ in trace.rounds:
+            self._count(round_, stale)
+        self._say(render.header_line(trace))
 
     def failed(self, message: str) -> Shown:
         """What to show of a run that ended early, and why it did."""
