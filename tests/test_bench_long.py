@@ -9,8 +9,9 @@ import pytest
 import tiny
 
 from cactus import cli, session
-from cactus.bench import command, long
-from cactus.bench.long import Growth, Place, RoundCost, update_bytes
+from cactus.bench import command, growth, long
+from cactus.bench.growth import Growth, Place
+from cactus.bench.long_rounds import RoundCost, update_bytes
 from cactus.bench.methods import parse_method
 from cactus.errors import CactusError
 
@@ -24,8 +25,8 @@ def tiny_pair(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(command, "Session", make)
     monkeypatch.setattr(long, "PLACES", (60, 240))
-    monkeypatch.setattr(long, "WINDOW", 20)
-    monkeypatch.setattr(long, "PASSES", 3)
+    monkeypatch.setattr(growth, "WINDOW", 20)
+    monkeypatch.setattr(growth, "PASSES", 3)
 
 
 def test_what_an_update_sends() -> None:
@@ -68,11 +69,11 @@ def test_ctrl_c_keeps_the_methods_that_are_finished(
 def test_rounds_belong_to_the_place_they_begin_near(monkeypatch: pytest.MonkeyPatch) -> None:
     costs = [RoundCost(begins, 3, 0.1 * begins, 0.02, 0.03, 0.01, 500, 0.001) for begins in (10, 50, 60, 70, 220, 240)]
     costs.append(RoundCost(65, 1, 99.0, 0.02, 0.03, 0.01, 500, 0.001))  # cut short, so left out
-    found = long.growth(parse_method("sps"), 3, costs, (60, 240), tiny.pair())
+    found = growth.growth("sps", 3, costs, (60, 240), tiny.pair())
     assert (found.early.rounds, found.late.rounds) == (3, 2)
     assert found.early.round_seconds == pytest.approx(6.0)
     with pytest.raises(CactusError, match="the text ended before 240"):
-        long.growth(parse_method("sps"), 3, costs[:4], (60, 240), tiny.pair())
+        growth.growth("sps", 3, costs[:4], (60, 240), tiny.pair())
 
 
 def test_the_share_that_the_models_passes_explain() -> None:
@@ -84,7 +85,7 @@ def test_the_share_that_the_models_passes_explain() -> None:
 
 def test_a_context_too_short_for_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long, "PLACES", (150, 1500))
-    monkeypatch.setattr(long, "WINDOW", 50)
+    monkeypatch.setattr(growth, "WINDOW", 50)
     assert long.choose_places(tiny.pair())[1] < 512
     with pytest.raises(CactusError, match="reads 192 tokens in all"):
         long.choose_places(tiny.pair(max_position_embeddings=192))

@@ -15,7 +15,8 @@ from cactus.bench.shapes import SHAPES, changed, config_of, models_of, parse_cha
 from cactus.cli import main
 from cactus.errors import CactusError, UnavailableError
 from cactus.models.quantized import quantized
-from cactus.models.static import WIDEST, can_be_static
+from cactus.models.slots import WIDEST
+from cactus.models.static import can_be_static
 from cactus.weights import ShippedWeights
 
 CPU = torch.device("cpu")
@@ -176,7 +177,7 @@ def test_the_command_line(folders, tmp_path, capsys):
     [
         (["--draft", "qwen3-0.6b"], "--draft needs --verifier"),
         (["--config", "hidden_size=64"], "--config needs --steps"),
-        (["--steps", "--long"], "either --steps or --long"),
+        (["--steps", "--long"], "one of --steps, --long and --page"),
         (["--steps", "--config", "hidden_size=x"], "--config has 'hidden_size=x'"),
     ],
 )

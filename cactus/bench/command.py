@@ -1,4 +1,4 @@
-"""`python -m cactus bench`: the race, the long texts or single steps, on the command line, and the files it leaves."""
+"""`python -m cactus bench`: what is measured, on the command line, and the files the race leaves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cactus.bench import images, long, machine, plots, served, steps
+from cactus.bench import images, long, machine, page, plots, served, steps
 from cactus.bench.bars import bar
 from cactus.bench.contest import Contestant, Label, our_contestants
 from cactus.bench.measurement import Measurement, Store
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--methods", default=METHODS, metavar="LIST", help=f"parameters behind colons; default: {METHODS}"
     )
     parser.add_argument(
-        "--draft-lengths", metavar="LIST", help=f"numbers or auto; default: {LENGTHS}; with --long the pair's"
+        "--draft-lengths", metavar="LIST", help=f"numbers or auto; default: {LENGTHS}; with --long or --page the pair's"
     )
     parser.add_argument("--prompts", type=Path, default=PROMPTS, metavar="FILE", help="JSONL; default: the bundled 80")
     parser.add_argument("--limit", type=int, metavar="N", help="only N prompts, evenly over their kinds")
@@ -59,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", default="auto", help="default: auto; bfloat16, float16 or float32")
     parser.add_argument("--peer", action="append", default=[], metavar="NAME", help=f"race {', '.join(PEERS)} as well")
     parser.add_argument("--long", action="store_true", help="measure the time of a round in a long text instead")
+    parser.add_argument("--page", action="store_true", help="measure what the page costs a run instead")
     parser.add_argument(
         "--steps",
         action="store_true",
@@ -102,6 +103,8 @@ def run(args: argparse.Namespace) -> int:
     asked = replace(asked, plan=replace(asked.plan, loaded=loaded(pair)))
     if args.long:
         return long.run(asked.plan, asked.methods, asked.lengths, pair, args.out, _command(args))
+    if args.page:
+        return page.run(asked.plan, asked.methods, asked.lengths, session, pair, args.out, _command(args))
     settle(asked.plan, args.out, args.resume)
     contestants, notes = _contestants(asked, session, pair)
     return _race(args, asked, pair, contestants, [_load_note(load), *notes])
@@ -112,8 +115,8 @@ def _check_flags(args: argparse.Namespace) -> None:
         raise CactusError(f"--out is {str(args.out)!r}; a folder is needed")
     if (args.engine == "vllm") != bool(args.url):
         raise CactusError("--url is the address of a server for --engine vllm; give both or neither")
-    if args.steps and args.long:
-        raise CactusError("give either --steps or --long, not both")
+    if sum([args.steps, args.long, args.page]) > 1:
+        raise CactusError("give one of --steps, --long and --page, not several")
     if args.steps:
         for name in NOT_OF_STEPS:
             if getattr(args, name) is not None:
@@ -127,7 +130,7 @@ def _check_flags(args: argparse.Namespace) -> None:
 def _asked(args: argparse.Namespace) -> Asked:
     methods = parse_methods(args.methods)
     peers = [find_peer(name) for name in dict.fromkeys(args.peer)]
-    default = str(pair_of(args).draft_length) if args.long else LENGTHS
+    default = str(pair_of(args).draft_length) if args.long or args.page else LENGTHS
     lengths = parse_draft_lengths(default if args.draft_lengths is None else args.draft_lengths)
     if args.limit is not None:
         check_whole("limit", args.limit, 1, None)
