@@ -239,8 +239,9 @@ def _new_writer(pair: ModelPair, settings: Settings, context_length: int, prompt
 
 
 def _held(pair: ModelPair) -> dict[str, str]:
-    """Which weights computed the numbers, and in what form the drafter's, if it has any, were held."""
-    return {"weights": pair.weights} | ({"draft weights": pair.draft_weights} if pair.draft_weights else {})
+    """Which weights computed the numbers, in what form the drafter's, if it has any, were held, on which caches."""
+    held = {"draft weights": pair.draft_weights, "caches": pair.caches}
+    return {"weights": pair.weights} | {name: value for name, value in held.items() if value}
 
 
 def decode(

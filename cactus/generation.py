@@ -190,7 +190,7 @@ def _pair(verifier: PreTrainedModel, draft: Draft | None, tokenizer: PreTrainedT
     check_rewindable(verifier)
     codec: Any = HFCodec(tokenizer, verifier) if tokenizer is not None else _NoText(verifier)
     drafting = _drafting(verifier, Lookup() if draft is None else draft, codec)
-    return Pair("custom", verifier, codec, drafting.new, draft_weights=drafting.weights)
+    return Pair("custom", verifier, codec, drafting.new, draft_weights=drafting.weights, draft_caches=drafting.caches)
 
 
 def _drafting(verifier: PreTrainedModel, draft: Draft, codec: Any) -> Drafting:
@@ -251,6 +251,10 @@ class _Prepared:
     @property
     def draft_weights(self) -> str:
         return self.pair.draft_weights
+
+    @property
+    def caches(self) -> str:
+        return self.pair.caches
 
     @property
     def costs(self) -> StepCosts:

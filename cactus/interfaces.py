@@ -159,6 +159,9 @@ class ModelPair(Protocol):
     def draft_weights(self) -> str: ...
 
     @property
+    def caches(self) -> str: ...
+
+    @property
     def costs(self) -> StepCosts:
         """Measured on first use, and the same from then on."""
 

@@ -61,10 +61,10 @@ class Tape(TorchDispatchMode):
 
 
 class TapeRecorder:
-    """Implements `models.static.Recorder`. `made`: how many recordings, `played`: how many replays."""
+    """Implements `models.graphs.Recorder`. `made`: how many recordings, `played`: how many replays."""
 
     def __init__(self, device: torch.device | None = None) -> None:
-        self.made = self.played = 0
+        self.made = self.played = self.dropped = 0
 
     def __call__(self, work: Callable[[], Any]) -> tuple[Callable[[], object], Any]:
         work()
@@ -83,3 +83,6 @@ class TapeRecorder:
                     output.copy_(values[id(output)])
 
         return replay, result
+
+    def drop(self) -> None:
+        self.dropped += 1

@@ -15,8 +15,10 @@ from tape import TapeRecorder
 
 from cactus import SamplingParams, decode, make_rule
 from cactus.errors import CactusError
-from cactus.models import HFModel, static
-from cactus.models.static import CHUNK, WIDEST, StaticModel, StaticPool, cached_models, can_be_static
+from cactus.models import HFModel, pools
+from cactus.models.pools import CHUNK
+from cactus.models.slots import WIDEST
+from cactus.models.static import StaticModel, StaticPool, cached_models, can_be_static
 from cactus.pairs import Pair, pair_from_models
 
 FAMILIES = ["llama", "qwen3"]
@@ -116,38 +118,66 @@ def test_graphs_are_made_once_for_a_length_and_replayed_from_then_on():
 
 def test_a_pool_prepared_ahead_makes_no_graph_in_a_run():
     pool = StaticPool(tiny.model(), TapeRecorder)
-    pool.prepare()
+    pool.prepare(range(1, WIDEST + 1))
     model = pool.new()
     model.feed(text(100))
-    assert model._slot.widths == list(range(1, WIDEST + 1))
+    assert model.cache._slot.widths == list(range(1, WIDEST + 1))
     assert_same(model.feed([8]).logits, HFModel(tiny.model()).feed([*text(100), 8]).logits)
 
 
 def test_a_run_gets_the_slot_with_most_graphs_and_its_fork_another():
     pool = StaticPool(tiny.model(), TapeRecorder)
-    pool.prepare()
+    pool.prepare(range(1, WIDEST + 1))
     for _ in range(3):
         model = pool.new()
         model.feed(text(100))
         fork = model.fork()
         fork.feed([8])
-        assert (len(model._slot.widths), fork._slot.widths) == (WIDEST, [1])
+        assert (len(model.cache._slot.widths), fork.cache._slot.widths) == (WIDEST, [1])
         del fork
         del model
 
 
-def test_what_cannot_be_recorded_is_launched_and_said():
-    def refusing(device):
-        def record(work):
+class Refusing(TapeRecorder):
+    """Captures two passes, and no more."""
+
+    def __call__(self, work):
+        if self.made == 2:
             raise RuntimeError("operation not permitted when stream is capturing\nmore")
+        return super().__call__(work)
 
-        return record
 
-    model = StaticPool(tiny.model(), refusing).new()
+def test_what_cannot_be_recorded_is_launched_and_said_once():
+    made = []
+
+    def new_recorder(device):
+        made.append(Refusing())
+        return made[-1]
+
+    pool = StaticPool(tiny.model(), new_recorder)
+    model, plain = pool.new(), HFModel(tiny.model())
+    for width in (1, 2):
+        assert_same(model.feed(text(width), width).logits, plain.feed(text(width), width).logits)
+    assert pool.kind == "static caches and CUDA graphs" and model.cache.widths == [1, 2]
     with pytest.warns(RuntimeWarning, match="LlamaForCausalLM runs without CUDA graphs: operation not permitted"):
         found = model.feed(PROMPT, keep=5).logits
-    assert_same(found, HFModel(tiny.model()).feed(PROMPT, keep=5).logits)
-    assert model.feed([8]).logits.shape == (1, 300)  # said once
+    assert_same(found, plain.feed(PROMPT, keep=5).logits)
+    # The others go with it: their memory and stream are not to be shared with a capture that failed.
+    assert model.cache.widths == [] and made[0].dropped == 1
+    assert_same(model.feed([8]).logits, plain.feed([8]).logits)
+    assert pool.kind == "static caches, no CUDA graphs (operation not permitted when stream is capturing)"
+    pool.new().feed(PROMPT)
+    assert len(made) == 1  # nor is it tried again in another run
+
+
+def test_no_graphs_where_nothing_can_record():
+    def none_left(device):
+        raise RuntimeError("all 32 streams are in use")
+
+    pool = StaticPool(tiny.model(), none_left)
+    with pytest.warns(RuntimeWarning, match="all 32 streams"):
+        found = pool.new().feed(PROMPT).logits
+    assert_same(found, HFModel(tiny.model()).feed(PROMPT).logits)
 
 
 def test_a_model_that_looks_at_its_positions_is_launched():
@@ -196,13 +226,13 @@ def test_long_feeds_go_through_in_chunks(recorder):
 
 
 def test_a_text_that_outgrows_its_cache_moves_to_a_larger_one(recorder, monkeypatch):
-    monkeypatch.setattr(static, "SLACK", 8)
-    monkeypatch.setattr(static, "SMALLEST", 16)
+    monkeypatch.setattr(pools, "SLACK", 8)
+    monkeypatch.setattr(pools, "SMALLEST", 16)
     model, tokens = StaticPool(tiny.model(), recorder).new(), text(120)
     seen = []
     for begin in range(0, 120, 5):
         model.feed(tokens[begin : begin + 5])
-        seen.append(model.capacity)
+        seen.append(model.cache.capacity)
     assert sorted(set(seen)) == [16, 32, 64, 128] and seen == sorted(seen)
     assert_same(model.feed([8]).logits, HFModel(tiny.model()).feed([*tokens, 8]).logits)
 
@@ -242,11 +272,11 @@ def test_runs_by_turns_do_not_mix_and_a_later_run_finds_nothing_of_an_earlier_on
         for seed, run in enumerate(runs):
             run.feed(text(30, seed)[begin : begin + 3])
             run.rewind(begin + 3)
-    assert len({id(run._slot) for run in runs}) == 3
+    assert len({id(run.cache._slot) for run in runs}) == 3
     for seed, run in enumerate(runs):
         assert_same(run.feed([8]).logits, HFModel(tiny.model()).feed([*text(30, seed), 8]).logits)
-    slots = {id(run._slot) for run in runs}
-    for layer in runs[0]._slot._layers:
+    slots = {id(run.cache._slot) for run in runs}
+    for layer in runs[0].cache._slot._layers:
         with torch.inference_mode():
             layer.keys.fill_(float("nan"))  # as a run leaves them that ended in NaN
             layer.values.fill_(float("nan"))
@@ -254,17 +284,17 @@ def test_runs_by_turns_do_not_mix_and_a_later_run_finds_nothing_of_an_earlier_on
     gc.collect()
     later = pool.new()
     assert_same(later.feed(PROMPT).logits, HFModel(tiny.model()).feed(PROMPT).logits)
-    assert recorder is None or id(later._slot) in slots
+    assert recorder is None or id(later.cache._slot) in slots
 
 
 def test_fault_25_only_so_many_caches_are_kept_for_later_and_none_without_the_pool():
     pool = StaticPool(tiny.model(), TapeRecorder)
-    runs = [pool.new() for _ in range(static.IDLE + 3)]
+    runs = [pool.new() for _ in range(pools.IDLE + 3)]
     for run in runs:
         run.feed(PROMPT)
     del runs, run
     gc.collect()
-    assert len(pool._idle) == static.IDLE
+    assert len(pool._idle) == pools.IDLE
     kept = [weakref.ref(pool), *map(weakref.ref, pool._idle)]
     del pool
     gc.collect()
@@ -276,15 +306,15 @@ def test_caches_that_a_long_prompt_grows_out_of_are_not_kept():
     model = pool.new()
     for begin in range(0, 3000, CHUNK):
         model.feed(text(3000)[begin : begin + CHUNK])
-    assert (model.capacity, len(pool._idle)) == (4096, 0)
+    assert (model.cache.capacity, len(pool._idle)) == (4096, 0)
 
 
 def test_what_a_static_cache_cannot_rewind_gets_a_growing_one():
     assert all(can_be_static(tiny.model(family)) for family in FAMILIES)
     assert not can_be_static(tiny.model("gemma3"))
-    assert type(cached_models(tiny.model("gemma3"), static=True)()) is HFModel
-    assert type(cached_models(tiny.model(), static=True)()) is StaticModel
-    assert type(cached_models(tiny.model())()) is HFModel  # on a CPU nothing is gained by it
+    assert type(cached_models(tiny.model("gemma3"), static=True).new()) is HFModel
+    assert type(cached_models(tiny.model(), static=True).new()) is StaticModel
+    assert type(cached_models(tiny.model()).new()) is HFModel  # on a CPU nothing is gained by it
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -331,7 +361,7 @@ def test_two_runs_of_one_pair_by_turns_give_the_texts_of_each_alone():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_graphs_on_a_cuda_device_compute_what_the_cpu_does(family):
     model = copy.deepcopy(tiny.model(family)).to("cuda")
-    ours, theirs = cached_models(model)(), HFModel(tiny.model(family))
+    ours, theirs = cached_models(model, static=True).new(), HFModel(tiny.model(family))
     assert type(ours) is StaticModel
     for begin, width in enumerate([40, *range(1, WIDEST + 1), *range(1, WIDEST + 1)]):
         tokens = text(width, begin)
@@ -340,4 +370,4 @@ def test_graphs_on_a_cuda_device_compute_what_the_cpu_does(family):
         torch.testing.assert_close(found.hidden.cpu(), wanted.hidden, atol=1e-3, rtol=1e-3)
         for either in (ours, theirs):
             either.rewind(either.length - width // 3)
-    assert ours._slot.widths == list(range(1, WIDEST + 1))
+    assert ours.cache._slot.widths == list(range(1, WIDEST + 1))

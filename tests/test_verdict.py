@@ -179,7 +179,7 @@ def test_fault_18_characters_split_over_rounds_come_whole(text, m, wrong):
     codec = HFCodec(tiny.tokenizer(), tiny.model())
 
     class ScriptedPair:
-        name, dtype, weights, draft_weights = "scripted", "float32", "none", ""
+        name, dtype, weights, draft_weights, caches = "scripted", "float32", "none", "", ""
         new_verifier = staticmethod(lambda: Scripted([*script, 2]))
         new_drafter = staticmethod(lambda: ModelDrafter(Scripted([*script, 2], wrong), 300))
 

@@ -83,8 +83,9 @@ def prompts_digest(prompts: Sequence[BenchPrompt]) -> str:
 def loaded(pair: Pair) -> str:
     """Weights, dtypes and device of a loaded pair in words."""
     drafter = f"; drafter's weights held as {pair.draft_weights}" if pair.draft_weights else ""
+    caches = f"; {pair.caches}" if pair.caches else ""
     threads = f", {torch.get_num_threads()} threads" if pair.device.type == "cpu" else ""
-    return f"{pair.dtype} on {pair.device}{threads}; verifier's weights: {pair.weights}{drafter}"
+    return f"{pair.dtype} on {pair.device}{threads}; verifier's weights: {pair.weights}{drafter}{caches}"
 
 
 def settle(plan: Plan, folder: Path, resume: bool) -> None:

@@ -32,8 +32,10 @@ from cactus.drafters import ModelDrafter
 from cactus.files import write_whole
 from cactus.interfaces import CachedModel, ModelPair, Prompt
 from cactus.models import HFModel, choose_device, choose_dtype
+from cactus.models.graphs import CudaRecorder
 from cactus.models.quantized import Int8Linear
-from cactus.models.static import WIDEST, CudaRecorder, StaticPool, can_be_static
+from cactus.models.slots import WIDEST
+from cactus.models.static import StaticPool, can_be_static
 from cactus.pace import StepCosts
 from cactus.sampling import SamplingParams
 from cactus.versions import versions
@@ -80,6 +82,7 @@ class Bare:
     dtype: str = "float32"
     weights: str = "given"
     draft_weights: str = ""
+    caches: str = ""
     costs: StepCosts = NO_COSTS
 
     def new_drafter(self) -> ModelDrafter:

@@ -7,12 +7,16 @@ from cactus.models.narrow import for_vocabulary
 from cactus.models.placement import Placement, check_fits, choose_device, choose_dtype, input_device, is_spread
 from cactus.models.quantized import cheapest
 from cactus.models.screening import read_config
-from cactus.models.static import cached_models
+from cactus.models.static import DRAFT_WIDTHS, CacheSource, cached_models
+from cactus.models.static_head import cached_heads
 
 __all__ = [
+    "DRAFT_WIDTHS",
+    "CacheSource",
     "HFCodec",
     "HFModel",
     "Placement",
+    "cached_heads",
     "cached_models",
     "cheapest",
     "check_fits",

@@ -46,9 +46,12 @@ class FeatureHead(nn.Module):
         features = features.to(embedded.dtype)
         return self.join(torch.cat([self.token_norm(embedded), self.feature_norm(features)], -1))
 
-    def forward(self, tokens: Tensor, features: Tensor, cache: Cache) -> Tensor:
-        """Estimated hidden states [1, n, hidden] one token further on, of tokens [1, n] and features [1, n, hidden]."""
-        output = self.backbone.model(inputs_embeds=self.inputs(tokens, features), cache=cache, use_cache=True)
+    def forward(self, tokens: Tensor, features: Tensor, cache: Cache, **where: Tensor) -> Tensor:
+        """Estimated hidden states [1, n, hidden] one token further on, of tokens [1, n] and features [1, n, hidden].
+
+        where: position_ids and attention_mask, for a cache that does not know how full it is.
+        """
+        output = self.backbone.model(inputs_embeds=self.inputs(tokens, features), cache=cache, use_cache=True, **where)
         return output.last_hidden_state
 
 

@@ -64,14 +64,16 @@ def can_quantize(model: nn.Module) -> bool:
         return False
 
 
-def cheapest(model: Model, step: Callable[[Model], Callable[[], object]]) -> tuple[Model, str]:
+def cheapest(model: Model, step: Callable[[Model], Callable[[], object]], as_it_is: bool = False) -> tuple[Model, str]:
     """The model or its quantised copy, whichever does a draft step faster here, and how its weights are held.
+
+    as_it_is: not to be quantised; on static caches the copy was not measured.
 
     `step` makes one draft step of a model, to be called repeatedly. Both are timed by turns, so that a busy machine
     hits them alike.
     """
     kind = str(next(model.parameters()).dtype).removeprefix("torch.")
-    if not can_quantize(model):
+    if as_it_is or not can_quantize(model):
         return model, kind
     rivals = (model, quantized(model))
     steps = [step(rival) for rival in rivals]

@@ -33,7 +33,8 @@ def pair_from_models(
         return Pair(name, verifier, codec, Lookup().build(verifier, codec).new, static=static)
     if draft_tokenizer is not None:
         check_same_tokens(draft_tokenizer, tokenizer)
-    return Pair(name, verifier, codec, ordinary(draft, codec, static, rounded=False).new, static=static)
+    drafting = ordinary(draft, codec, static, rounded=False)
+    return Pair(name, verifier, codec, drafting.new, static=static, draft_caches=drafting.caches)
 
 
 def load_pair(
@@ -54,7 +55,7 @@ def load_pair(
     device: "auto" (CUDA, then MPS, then CPU) or a torch device; dtype: "auto", "bfloat16", "float16", "float32".
     device_map: "auto" spreads a verifier of your own over all GPUs and then the CPU's memory (or accelerate's map of
     modules); quantize: "4bit" (bitsandbytes) or "8bit" (or torchao) rounds it. Both have been tried on CPUs only.
-    static: run the verifier (and a draft model of your own) on static caches, on CUDA devices with graphs.
+    static: run the verifier and its draft model or head on static caches, on CUDA devices with graphs.
     Off unless asked for: it is tested on CPUs and has not been run on a GPU yet (`python -m cactus bench --steps`).
     `ValueError` names what is wrong: unknown pair, tokenizers that differ, state that cannot be rewound, weights
     that cannot be had or do not fit.

@@ -22,10 +22,14 @@ if TYPE_CHECKING:
 
 
 class Drafting(NamedTuple):
-    """How to make a fresh drafter, and how the weights of all of them are held."""
+    """How to make a fresh drafter, how the weights of all of them are held, and how their passes are run.
+
+    caches: as `models.CacheSource.kind`.
+    """
 
     new: Callable[[], Drafter]
     weights: str = ""
+    caches: Callable[[], str] = str
 
 
 class DrafterSource(Protocol):
@@ -43,8 +47,8 @@ class DrafterSource(Protocol):
     def fetch(self, progress: Progress = silent, *, verify: bool = False) -> None:
         """Download what is not there yet."""
 
-    def build(self, verifier: PreTrainedModel, codec: HFCodec) -> Drafting:
-        """Fresh drafters for this verifier, from what has been fetched."""
+    def build(self, verifier: PreTrainedModel, codec: HFCodec, static: bool = False) -> Drafting:
+        """Fresh drafters for this verifier, from what has been fetched; static: on static caches (`models.static`)."""
 
 
 class Shipped:
@@ -70,14 +74,14 @@ class SharedDraft(Shipped):
     folder: Path
     label: str = "two-layer draft model on the verifier's embeddings"
 
-    def build(self, verifier: PreTrainedModel, codec: HFCodec) -> Drafting:
+    def build(self, verifier: PreTrainedModel, codec: HFCodec, static: bool = False) -> Drafting:
         from cactus.drafters import ModelDrafter
-        from cactus.models import HFModel, cached_models, cheapest, shared
+        from cactus.models import DRAFT_WIDTHS, HFModel, cached_models, cheapest, shared
 
         model, token_ids = shared.load(self.folder, verifier)
-        model, weights = cheapest(model.requires_grad_(False), HFModel.one_step)
-        new = cached_models(model)
-        return Drafting(lambda: ModelDrafter(new(), codec.vocab_size, token_ids), weights)
+        model, weights = cheapest(model.requires_grad_(False), HFModel.one_step, static)
+        caches = cached_models(model, static, DRAFT_WIDTHS)
+        return Drafting(lambda: ModelDrafter(caches.new(), codec.vocab_size, token_ids), weights, caches.kind)
 
 
 @dataclass(frozen=True)
@@ -87,18 +91,14 @@ class FeatureDraft(Shipped):
     folder: Path
     label: str = "feature head on the verifier's hidden states"
 
-    def build(self, verifier: PreTrainedModel, codec: HFCodec) -> Drafting:
+    def build(self, verifier: PreTrainedModel, codec: HFCodec, static: bool = False) -> Drafting:
         from cactus.drafters import FeatureDrafter
-        from cactus.models import cheapest, context_length, feature
+        from cactus.models import cached_heads, cheapest, context_length, feature
 
         head, token_ids = feature.load(self.folder, verifier)
-        head, weights = cheapest(head.requires_grad_(False), feature.HFFeatureHead.one_step)
-        length = context_length(verifier)
-
-        def new() -> Drafter:
-            return FeatureDrafter(feature.HFFeatureHead(head, length), codec.vocab_size, token_ids)
-
-        return Drafting(new, weights)
+        head, weights = cheapest(head.requires_grad_(False), feature.HFFeatureHead.one_step, static)
+        caches = cached_heads(head, context_length(verifier), static)
+        return Drafting(lambda: FeatureDrafter(caches.new(), codec.vocab_size, token_ids), weights, caches.kind)
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,8 @@ class OwnDraft(Shipped):
     folder: Path
     label: str = "one-layer draft model"
 
-    def build(self, verifier: PreTrainedModel, codec: HFCodec) -> Drafting:
-        return _of_folder(self.folder, verifier, codec)
+    def build(self, verifier: PreTrainedModel, codec: HFCodec, static: bool = False) -> Drafting:
+        return _of_folder(self.folder, verifier, codec, static)
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,8 @@ class HubDraft:
     def fetch(self, progress: Progress = silent, *, verify: bool = False) -> None:
         self.hub.fetch(progress, verify=verify)
 
-    def build(self, verifier: PreTrainedModel, codec: HFCodec) -> Drafting:
-        return _of_folder(self.hub.fetch(), verifier, codec)
+    def build(self, verifier: PreTrainedModel, codec: HFCodec, static: bool = False) -> Drafting:
+        return _of_folder(self.hub.fetch(), verifier, codec, static)
 
 
 @dataclass(frozen=True)
@@ -144,29 +144,29 @@ class Lookup:
     def fetch(self, progress: Progress = silent, *, verify: bool = False) -> None:
         """Nothing to download."""
 
-    def build(self, verifier: PreTrainedModel, codec: HFCodec) -> Drafting:
+    def build(self, verifier: PreTrainedModel, codec: HFCodec, static: bool = False) -> Drafting:
         from cactus.drafters import PromptLookup
         from cactus.models import input_device
 
         return Drafting(lambda: PromptLookup(codec.vocab_size, input_device(verifier)))
 
 
-def _of_folder(folder: Path, verifier: PreTrainedModel, codec: HFCodec) -> Drafting:
+def _of_folder(folder: Path, verifier: PreTrainedModel, codec: HFCodec, static: bool) -> Drafting:
     """A draft model of its own on the verifier's device; `CactusError` if its tokenizer is another."""
     from cactus.models import check_same_tokens, input_device, load_model, load_tokenizer
 
     check_same_tokens(load_tokenizer(folder), codec.tokenizer)
-    return ordinary(load_model(folder, input_device(verifier), verifier.dtype), codec)
+    return ordinary(load_model(folder, input_device(verifier), verifier.dtype), codec, static)
 
 
 def ordinary(model: PreTrainedModel, codec: HFCodec, static: bool = False, rounded: bool = True) -> Drafting:
     """A draft model of its own, on static caches where wished. rounded: whether to hold its weights in eight bits
     where that is faster; on static caches they stay as they are."""
     from cactus.drafters import ModelDrafter
-    from cactus.models import HFModel, cached_models, cheapest, for_vocabulary
+    from cactus.models import DRAFT_WIDTHS, HFModel, cached_models, cheapest, for_vocabulary
 
-    weights = str(model.dtype).removeprefix("torch.")
-    chosen, weights = cheapest(model, HFModel.one_step) if rounded and not static else (model, weights)
+    model, weights = cheapest(model, HFModel.one_step, static or not rounded)
     known = model.get_input_embeddings().weight.shape[0]
-    new = for_vocabulary(cached_models(chosen, static), known, codec.vocab_size)
-    return Drafting(lambda: ModelDrafter(new(), codec.vocab_size), weights)
+    caches = cached_models(model, static, DRAFT_WIDTHS)
+    new = for_vocabulary(caches.new, known, codec.vocab_size)
+    return Drafting(lambda: ModelDrafter(new(), codec.vocab_size), weights, caches.kind)

@@ -192,17 +192,12 @@ class GivenSpec(PairSpec):
         progress(FETCHING, f"loading {self.label}")
         model = self.verifier.model.load(placement)
         codec = HFCodec(self.verifier.model.look().tokenizer, model, self.template)
-        drafting = self._drafting(model, codec, static)
+        drafting = self.drafter.build(model, codec, static)
         weights = ", ".join(filter(None, (self.verifier.origin(folder), placement.label)))
-        pair = Pair(self.name, model, codec, drafting.new, weights, drafting.weights, static)
+        pair = Pair(self.name, model, codec, drafting.new, weights, drafting.weights, static, drafting.caches)
         pair.new_verifier()  # whatever is made once for all runs is made now
         progress(1.0, f"{self.label} is ready")
         return pair
-
-    def _drafting(self, model: PreTrainedModel, codec: HFCodec, static: bool) -> Drafting:
-        if isinstance(self.drafter, GivenDraft):
-            return self.drafter.build(model, codec, static)
-        return self.drafter.build(model, codec)
 
 
 def given_pair(

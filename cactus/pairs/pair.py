@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from cactus.costs import measure_costs
 from cactus.interfaces import CachedModel, Drafter
-from cactus.models import HFCodec, cached_models, input_device
+from cactus.models import CacheSource, HFCodec, cached_models, input_device
 from cactus.pace import StepCosts
 
 
@@ -20,8 +20,8 @@ class Pair:
     """A loaded pair. Implements `interfaces.ModelPair`; every run takes its own caches from it.
 
     weights: where the verifier's numbers come from; draft_weights: how those of the drafter are held ("int8"), empty
-    if it has none. Both as the trace records them. static: whether the verifier runs on static caches
-    (`models.static`).
+    if it has none. Both as the trace records them. static: whether the verifier was asked to run on static caches
+    (`models.static`); draft_caches: how the drafter's passes are run.
     """
 
     name: str
@@ -31,6 +31,7 @@ class Pair:
     weights: str = "given"
     draft_weights: str = ""
     static: bool = False
+    draft_caches: Callable[[], str] = str
 
     @property
     def dtype(self) -> str:
@@ -47,13 +48,22 @@ class Pair:
         """Seconds of its steps, measured on first use."""
         return measure_costs(self.new_verifier(), self.new_drafter(), self.codec.vocab_size)
 
+    @property
+    def caches(self) -> str:
+        """On which caches passes have been run, and whether as graphs; empty on those that grow, unless asked for
+        others. As the trace records it."""
+        kinds = {"verifier": self._verifiers.kind(), "drafter": self.draft_caches()}
+        if kinds["verifier"] == kinds["drafter"]:
+            return kinds["verifier"]
+        return "; ".join(f"{model}: {kind}" for model, kind in kinds.items() if kind)
+
     @cached_property
-    def _verifiers(self) -> Callable[[], CachedModel]:
+    def _verifiers(self) -> CacheSource[CachedModel]:
         return cached_models(self.model, self.static)
 
     def new_verifier(self) -> CachedModel:
         """The verifier with an empty cache."""
-        return self._verifiers()
+        return self._verifiers.new()
 
     def new_drafter(self) -> Drafter:
         """The drafter with an empty cache."""

@@ -96,9 +96,9 @@ class PairSpec:
         progress(FETCHING, f"loading {self.label}")
         model = load_placed(folder, placement)
         codec = HFCodec(load_tokenizer(folder), model, self.template, self.switches)
-        drafting = self.drafter.build(model, codec)
+        drafting = self.drafter.build(model, codec, static)
         weights = ", ".join(filter(None, (self.verifier.origin(folder), placement.label)))
-        pair = Pair(self.name, model, codec, drafting.new, weights, drafting.weights, static)
+        pair = Pair(self.name, model, codec, drafting.new, weights, drafting.weights, static, drafting.caches)
         pair.new_verifier()  # whatever is made once for all runs is made now
         progress(1.0, f"{self.label} is ready")
         return pair

@@ -37,7 +37,7 @@ class OnServer:
     def origin(self, folder: Path) -> str:
         return self.url
 
-    def build(self, verifier: Any, codec: Any) -> Drafting:
+    def build(self, verifier: Any, codec: Any, static: bool = False) -> Drafting:
         raise CactusError(f"{self.name} drafts on {self.url} alone")
 
 

@@ -191,6 +191,7 @@ def facts(header: Trace) -> str:
     parts.append(reading(header))
     held = header.versions.get("draft weights")
     parts += [f"seed {header.seed}", f"{header.device}, {header.dtype}" + (f", drafter {held}" if held else "")]
+    parts += filter(None, [header.versions.get("caches")])
     if header.baseline:
         baseline = header.baseline
         parts.append(f"verifier alone {baseline.seconds_per_token * 1000:.1f} ms/token ({baseline.how})")
