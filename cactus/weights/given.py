@@ -82,7 +82,9 @@ class Given:
         try:
             return self._named(lambda: self._download(self._info(), self._wanted(small=False), progress))
         except UnavailableError as error:
-            raise UnavailableError(f"{hub_cache.in_words(altered)}: {error}") if altered else error from error
+            if not altered:
+                raise
+            raise UnavailableError(f"{hub_cache.in_words(altered)}: {error}") from error
 
     def _wanted(self, small: bool) -> list[str]:
         if self.gguf:
