@@ -157,8 +157,9 @@ def widen(rows: Tensor, vocab_size: int, token_ids: Tensor | None) -> Tensor:
 class PromptLookup:
     """Proposes what followed the last occurrence of the newest n-gram (Saxena 2023, prompt lookup decoding).
 
-    Longest n first, from `max_ngram` down to `min_ngram`. Deterministic: its distributions are one-hot. The index is
-    brought up to date with the new tokens only, so the work per round does not grow with the text.
+    The longest n first, from `max_ngram` down to `min_ngram`, anew behind every proposed token: so a proposal goes on
+    past the end of the text, as where the text has begun to repeat itself. Deterministic: its distributions are
+    one-hot. The index is brought up to date with the new tokens only, so the work per round does not grow with the text.
     """
 
     vocab_size: int
@@ -171,8 +172,8 @@ class PromptLookup:
     def __post_init__(self) -> None:
         if not 1 <= self.min_ngram <= self.max_ngram:
             raise CactusError(f"min_ngram is {self.min_ngram}; 1 to max_ngram ({self.max_ngram}) are allowed")
-        # n-gram -> index behind its latest occurrence that something follows
-        self._behind: dict[tuple[int, ...], int] = {}
+        # n-gram -> what followed its latest occurrence that something followed
+        self._next: dict[tuple[int, ...], int] = {}
         self._indexed = 0
 
     def prefill(self, tokens: Sequence[int], hidden: Tensor | None = None) -> None:
@@ -180,31 +181,35 @@ class PromptLookup:
 
     def propose(self, context: DraftContext) -> Proposal:
         self._index(context.committed)
-        tokens = self._continuation(context.committed, context.count)
-        enough = context.enough or (lambda token, draft_prob: False)
-        stop = next((i + 1 for i, token in enumerate(tokens) if enough(token, 1.0)), len(tokens))
-        drafted = send(tokens[:stop], self.device)
+        text = list(context.committed[-self.max_ngram :])
+        given, ended = len(text), context.count == 0
+        while not ended and (token := self._following(text)) is not None:
+            text.append(token)
+            enough = context.enough is not None and context.enough(token, 1.0)
+            ended = enough or len(text) == given + context.count
+        drafted = send(text[given:], self.device)
         return Proposal(drafted, self._one_hot(drafted))
 
     def rewind(self, length: int) -> None:
         """Only committed tokens are ever indexed: they are forgotten, all of them, where a text is left for another."""
         if length < self._indexed:
-            self._behind.clear()
+            self._next.clear()
             self._indexed = 0
 
     def _index(self, tokens: Sequence[int]) -> None:
         """Remember what follows the n-grams that end before the newest token."""
         for end in range(self._indexed + 1, len(tokens)):
             for size in range(self.min_ngram, min(self.max_ngram, end) + 1):
-                self._behind[tuple(tokens[end - size : end])] = end
+                self._next[tuple(tokens[end - size : end])] = tokens[end]
         self._indexed = max(self._indexed, len(tokens) - 1)
 
-    def _continuation(self, tokens: Sequence[int], count: int) -> list[int]:
-        for size in range(min(self.max_ngram, len(tokens)), self.min_ngram - 1, -1):
-            start = self._behind.get(tuple(tokens[len(tokens) - size :]))
-            if start is not None:
-                return list(tokens[start : start + count])
-        return []
+    def _following(self, text: Sequence[int]) -> int | None:
+        """What followed the longest known n-gram at the end of a text; None if none is known."""
+        for size in range(min(self.max_ngram, len(text)), self.min_ngram - 1, -1):
+            token = self._next.get(tuple(text[len(text) - size :]))
+            if token is not None:
+                return token
+        return None
 
     def _one_hot(self, tokens: Tensor) -> Tensor:
         return torch.zeros(len(tokens), self.vocab_size, device=self.device).scatter_(-1, tokens[:, None], 1.0)

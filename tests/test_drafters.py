@@ -34,8 +34,14 @@ def test_prompt_lookup_proposes_what_followed_the_longest_match():
 
 def test_fault_2_prompt_lookup_is_one_hot():
     proposal = propose(lookup(), [1, 2, 3, 1, 2])
-    assert proposal.tokens.tolist() == [3, 1, 2]
-    assert torch.equal(proposal.probs, torch.nn.functional.one_hot(torch.tensor([3, 1, 2]), 20).float())
+    assert proposal.tokens.tolist() == [3, 1, 2, 3]
+    assert torch.equal(proposal.probs, torch.nn.functional.one_hot(torch.tensor([3, 1, 2, 3]), 20).float())
+
+
+def test_prompt_lookup_goes_on_past_the_end_of_the_text():
+    assert propose(lookup(), [5, 7, 8, 7, 8], count=7).tokens.tolist() == [7, 8, 7, 8, 7, 8, 7]
+    assert propose(lookup(min_ngram=2), [7, 8, 1, 4, 7, 8], count=9).tokens.tolist() == [1, 4, 7, 8, 1, 4, 7, 8, 1]
+    assert propose(lookup(), [7, 7], count=0).tokens.tolist() == []
 
 
 def test_prompt_lookup_keeps_up_with_new_tokens_and_forgets_nothing():
