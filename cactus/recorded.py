@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from cactus.documents import MAX_BYTES
+from cactus.documents import MAX_BYTES, TraceError
 from cactus.errors import CactusError
 from cactus.files import disk_faults, write_whole
 from cactus.paths import ASSETS
@@ -93,7 +93,7 @@ def read(file: str, folder: Path | None = None) -> Trace:
         raise CactusError(f"recorded run is {file!r:.60}; {', '.join(names) or 'none was recorded'}")
     try:
         return Trace.from_json(unpacked((folder or RUNS) / file))
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, zlib.error, TraceError) as error:
         raise CactusError(f"the recorded run {file} cannot be read: {error}") from None
 
 
