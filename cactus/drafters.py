@@ -14,6 +14,7 @@ from torch import Tensor
 
 from cactus.errors import CactusError
 from cactus.interfaces import CachedModel, DraftContext, FeatureModel, Output, Proposal
+from cactus.ngrams import NGrams
 from cactus.transfer import send
 
 
@@ -157,15 +158,18 @@ def widen(rows: Tensor, vocab_size: int, token_ids: Tensor | None) -> Tensor:
 class PromptLookup:
     """Proposes what followed the last occurrence of the newest n-gram (Saxena 2023, prompt lookup decoding).
 
-    The longest n first, from `max_ngram` down to `min_ngram`, anew behind every proposed token: so a proposal goes on
-    past the end of the text, as where the text has begun to repeat itself. Deterministic: its distributions are
-    one-hot. The index is brought up to date with the new tokens only, so the work per round does not grow with the text.
+    The longest n first, from `max_ngram` down to `min_ngram`, anew behind every proposed token: so a proposal goes
+    on past the end of the text, where that has begun to repeat itself. Deterministic: its distributions are one-hot.
+    The index is brought up to date with the new tokens only, so the work per round does not grow with the text.
+
+    usual: what mostly follows an n-gram elsewhere (`ngrams`); the longer n-gram decides, and of equal ones the text.
     """
 
     vocab_size: int
     device: torch.device
     max_ngram: int = 3
     min_ngram: int = 1
+    usual: NGrams = field(default_factory=dict)
     wants_hidden: bool = False
     context_length: int | None = None
 
@@ -204,9 +208,10 @@ class PromptLookup:
         self._indexed = max(self._indexed, len(tokens) - 1)
 
     def _following(self, text: Sequence[int]) -> int | None:
-        """What followed the longest known n-gram at the end of a text; None if none is known."""
+        """What follows the longest known n-gram at the end of a text; None if none is known."""
         for size in range(min(self.max_ngram, len(text)), self.min_ngram - 1, -1):
-            token = self._next.get(tuple(text[len(text) - size :]))
+            ngram = tuple(text[len(text) - size :])
+            token = self._next.get(ngram, self.usual.get(ngram))
             if token is not None:
                 return token
         return None

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cactus.lazy import exports
-from cactus.pairs.drafting import DrafterSource, Drafting, FeatureDraft, HubDraft, Lookup, OwnDraft, SharedDraft
+from cactus.pairs.drafting import (
+    DrafterSource,
+    Drafting,
+    FeatureDraft,
+    HubDraft,
+    Lookup,
+    OwnDraft,
+    SharedDraft,
+    UsualLookup,
+)
 from cactus.pairs.registry import DEFAULT_PAIR, PAIRS, POCKET_PAIR, SMOLLM2_135M, TWO_LAYER_PAIR, find_pair
 from cactus.pairs.spec import PairSpec, Weights
 
@@ -35,6 +44,7 @@ __all__ = [
     "Pair",
     "PairSpec",
     "SharedDraft",
+    "UsualLookup",
     "Weights",
     "find_pair",
     "load_pair",

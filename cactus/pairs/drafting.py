@@ -151,6 +151,22 @@ class Lookup:
         return Drafting(lambda: PromptLookup(codec.vocab_size, input_device(verifier)))
 
 
+@dataclass(frozen=True)
+class UsualLookup(Shipped):
+    """Prompt lookup that also knows what this verifier mostly writes behind one or two tokens (a table in `folder`)."""
+
+    folder: Path
+    label: str = "prompt lookup (n-grams of the text so far, and of the verifier's own writing)"
+
+    def build(self, verifier: PreTrainedModel, codec: HFCodec, static: bool = False) -> Drafting:
+        from cactus.drafters import PromptLookup
+        from cactus.models import input_device
+        from cactus.ngrams import load
+
+        usual = load(self.folder, codec.vocab_size)
+        return Drafting(lambda: PromptLookup(codec.vocab_size, input_device(verifier), usual=usual))
+
+
 def _of_folder(folder: Path, verifier: PreTrainedModel, codec: HFCodec, static: bool) -> Drafting:
     """A draft model of its own on the verifier's device; `CactusError` if its tokenizer is another."""
     from cactus.models import check_same_tokens, input_device, load_model, load_tokenizer

@@ -11,13 +11,14 @@ from typing import Any
 from cactus.errors import CactusError
 from cactus.pairs import hub_models as hub
 from cactus.pairs.added import ADDED
-from cactus.pairs.drafting import FeatureDraft, HubDraft, Lookup, OwnDraft, SharedDraft
+from cactus.pairs.drafting import FeatureDraft, HubDraft, OwnDraft, SharedDraft, UsualLookup
 from cactus.pairs.spec import PairSpec, Weights
 from cactus.paths import ASSETS
 from cactus.weights import HubSource, HubWeights, ShippedWeights, WheelSource
 
 DEFAULT_PAIR = "smollm2-135m"
 TWO_LAYER_PAIR = "smollm2-135m-two-layer"
+LOOKUP_PAIR = "smollm2-135m-lookup"
 POCKET_PAIR = "pocket"  # needs nothing, so it is there when no other pair can be had
 
 QWEN25: dict[str, Any] = {"temperature": 0.7, "top_p": 0.8, "top_k": 20}
@@ -78,11 +79,11 @@ PAIRS = _registry(
             drafter=SharedDraft(ASSETS / "drafters" / TWO_LAYER_PAIR),
         ),
         PairSpec(
-            name="smollm2-135m-lookup",
+            name=LOOKUP_PAIR,
             label="SmolLM2 135M + prompt lookup",
             verifier=SMOLLM2_135M,
-            drafter=Lookup(),
-            notes="drafts only where the text repeats itself or the prompt",
+            drafter=UsualLookup(ASSETS / "drafters" / LOOKUP_PAIR),
+            notes="no draft model: what followed the last tokens before, or mostly follows them",
         ),
         PairSpec(
             name=POCKET_PAIR,

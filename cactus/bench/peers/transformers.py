@@ -35,7 +35,12 @@ ASSISTED: dict[str, dict[str, Any]] = {
         "num_assistant_tokens_schedule": "heuristic_transient",
     },
 }
-LOOKUP = {"10 tokens": 10, "3 tokens": 3}
+LOOKUP: dict[str, dict[str, Any]] = {  # n-grams of up to 2 tokens unless said
+    "10 tokens": {"prompt_lookup_num_tokens": 10},
+    "3 tokens": {"prompt_lookup_num_tokens": 3},
+    "10 tokens, 3-grams": {"prompt_lookup_num_tokens": 10, "max_matching_ngram_size": 3},
+    "20 tokens, 3-grams": {"prompt_lookup_num_tokens": 20, "max_matching_ngram_size": 3},
+}
 TIMING = (
     "transformers: tokens after the first delivery to a streamer ÷ seconds from there to the end of `generate`, so "
     "that prefill is left out; sampling through `generate`'s own processors, seeded like ours; the defaults of an "
@@ -53,7 +58,7 @@ class TransformersPeer:
     def enter(self, task: Task) -> Entry:
         assistant, note = assistant_of(task)
         settings: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [("plain", "", {}, {})]
-        settings += [("prompt lookup", name, {"prompt_lookup_num_tokens": count}, {}) for name, count in LOOKUP.items()]
+        settings += [("prompt lookup", name, given, {}) for name, given in LOOKUP.items()]
         if assistant is not None:
             settings += [("assisted", name, {}, given) for name, given in ASSISTED.items()]
         contestants = [
