@@ -137,7 +137,7 @@ def _truncated(logits: Tensor, params: SamplingParams) -> Tensor:
     if 0 < params.top_k < vocab:
         last = logits.topk(params.top_k, dim=-1).values[..., -1:]
         logits = logits.masked_fill_(logits < last, -math.inf)
-    probs = logits.softmax(-1)
+    probs = torch.softmax(logits, -1, out=logits)
     if params.top_p == 1.0 and params.min_p == 0.0:
         return probs
     least = params.min_p * probs.amax(-1, keepdim=True)

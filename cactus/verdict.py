@@ -14,6 +14,7 @@ from torch import Tensor
 from cactus.acceptance import Rule
 from cactus.acceptance.rule import unchecked
 from cactus.sampling import pick, uniforms
+from cactus.transfer import is_far
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,20 @@ def judge(
     accept = unchecked(rule.accept_probs)(*judged).clamp(0, 1)  # sums in float32 may overshoot 1 by rounding
     chances = uniforms(count, generator).to(accept.device)
     accepted = (chances < accept).long().cumprod(0).sum(0, keepdim=True)  # [1]
-    # Both what a rejection is recovered from and the bonus: which of them counts is not known here.
-    recovery = rule.recovery_at(*judged, accepted.clamp(max=count - 1))
-    aim = torch.stack([recovery, verifier_probs[count]]).index_select(0, (accepted == count).long())[0]
+    aim = _aim(rule, judged, verifier_probs[count], accepted)
     return _drawn(accepted, aim, accept, chances, generator)
+
+
+def _aim(rule: Rule, judged: tuple[Tensor, Tensor, Tensor], bonus: Tensor, accepted: Tensor) -> Tensor:
+    """What the token behind the accepted ones is drawn from: [vocab]."""
+    count = len(judged[-1])
+    if not is_far(accepted.device) and int(accepted) == count:
+        return bonus
+    recovery = rule.recovery_at(*judged, accepted.clamp(max=count - 1))
+    if not is_far(accepted.device):
+        return recovery
+    # Which of them counts is not known here.
+    return torch.stack([recovery, bonus]).index_select(0, (accepted == count).long())[0]
 
 
 def _drawn(accepted: Tensor, aim: Tensor, accept: Tensor, chances: Tensor, generator: torch.Generator) -> Verdict:

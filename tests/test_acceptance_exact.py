@@ -9,7 +9,7 @@ import torch
 from exact import rows
 from hypothesis import given, settings
 
-from cactus.acceptance import make_rule
+from cactus.acceptance import lift_output, make_rule
 from cactus.acceptance.lift_output import lift_scale
 from cactus.divergence import chi2, kl, output_probs, total_variation
 
@@ -85,6 +85,13 @@ def test_interpolation_emits_the_mixture_itself():
 # --- the output distribution -------------------------------------------------------------------
 
 
+@pytest.fixture(params=[0, 10**6], ids=["sorted", "each"])
+def residuals(request, monkeypatch):
+    """What a rejection leaves is poured out all at once, after sorting, or one by one."""
+    monkeypatch.setattr(lift_output, "FEW", request.param)
+
+
+@pytest.mark.usefixtures("residuals")
 @each(exact.SETTINGS)
 def test_output_equals_the_sum_over_all_that_a_step_can_do(setting):
     rule = exact.made(setting)
@@ -150,6 +157,7 @@ def many_scales_and_ratios(delta: float) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.cat((drafted, kept)), torch.cat((high, rest))
 
 
+@pytest.mark.usefixtures("residuals")
 @pytest.mark.parametrize("name", ["cactus", "cactus_exact", "cactus_adaptive"])
 def test_output_on_a_large_vocabulary_equals_the_quadratic_definition(name):
     """Every n against every x."""

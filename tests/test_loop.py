@@ -7,13 +7,15 @@ import tiny
 import torch
 from reads import Looks
 
-from cactus import RULES, SamplingParams, decode, loop, make_rule, seen, transfer
+from cactus import RULES, SamplingParams, decode, loop, make_rule, seen, transfer, verdict
+from cactus.acceptance import lift, lift_output
 from cactus.drafters import FeatureDrafter, PromptLookup
 from cactus.models import adapter, feature
 from cactus.pace import StepCosts
 from cactus.pairs import Pair
 
 PROMPT = [5, 9, 30, 7, 12]
+ASKING = (transfer, loop, verdict, lift, lift_output)  # whether a look at a number waits
 # The others work with numbers: a solver that ends when it is exact enough, weights carried from token to token.
 ONE_LOOK = [name for name in RULES if name not in ("cactus_exact", "cactus_budget", "mentored", "block")]
 
@@ -32,7 +34,7 @@ PAIRS = {"model": tiny.pair, "feature": feature_pair, "lookup": lambda: tiny.pai
 @pytest.fixture
 def far(monkeypatch):
     """The CPU passes for an accelerator."""
-    for module in (transfer, loop):
+    for module in ASKING:
         monkeypatch.setattr(module, "is_far", lambda device: True)
 
 
@@ -96,7 +98,7 @@ def test_looks_are_seen_however_they_are_made():
 def test_to_wait_or_not_makes_no_difference(rule, monkeypatch):
     near = begun(feature_pair(), rule, temperature=0.7)
     list(near)
-    for module in (transfer, loop):
+    for module in ASKING:
         monkeypatch.setattr(module, "is_far", lambda device: True)
     far = begun(feature_pair(), rule, temperature=0.7)
     list(far)

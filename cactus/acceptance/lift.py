@@ -29,7 +29,7 @@ from cactus.divergence import (
     taylor_boosted_prob,
     wide,
 )
-from cactus.transfer import filled_columns
+from cactus.transfer import filled_columns, is_far
 
 DELTA = Parameter(
     name="delta",
@@ -103,7 +103,8 @@ class LiftRule(Rule):
         draft_rows, verifier_rows = torch.atleast_2d(draft_probs), torch.atleast_2d(verifier_probs)  # [m, vocab]
         budget = self.step_budget(verifier_rows)
         budget = budget.unsqueeze(-1) if isinstance(budget, Tensor) else budget  # [m, 1]
-        falls = self.may_fall(draft_rows, verifier_rows, budget)  # [m, vocab]
+        level = budget.to(verifier_rows.dtype) if isinstance(budget, Tensor) else budget
+        falls = self.may_fall(draft_rows, verifier_rows, level)  # [m, vocab]
         tokens = filled_columns(falls)  # [k], few: all else is emitted at least as often as drafted
         draft_prob = wide(draft_rows[:, tokens])  # [m, k]
         boosted = torch.minimum(self.lift(wide(verifier_rows[:, tokens]), budget), draft_prob)
@@ -180,6 +181,15 @@ class CactusExact(LiftRule):
 
     def lift(self, verifier_prob: Tensor, budget: float | Tensor) -> Tensor:
         return boosted_prob(verifier_prob, budget, self.divergence)
+
+    def accept_probs(self, draft_probs: Tensor, verifier_probs: Tensor, draft_tokens: Tensor) -> Tensor:
+        draft_prob = wide(chosen(draft_probs, draft_tokens))  # [m]
+        verifier_prob = wide(chosen(verifier_probs, draft_tokens))  # [m]
+        if not is_far(draft_prob.device):
+            dear = binary_divergence(torch.maximum(draft_prob, verifier_prob), verifier_prob, self.divergence)
+            if not ((dear > self.delta) | (draft_prob == 0)).any():  # usual: a lift to p is within δ; no γ* is sought
+                return torch.ones_like(draft_probs[..., 0])
+        return super().accept_probs(draft_probs, verifier_probs, draft_tokens)
 
     def may_fall(self, draft_probs: Tensor, verifier_probs: Tensor, budget: float | Tensor) -> Tensor:
         # γ* rises with q, so no token falls that is less likely than the γ* of the smallest q there is.

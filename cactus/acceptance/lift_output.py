@@ -6,7 +6,8 @@
 The residual after a rejection of n depends on n only through s_n (and is 0 at n itself, since
 γ_n < p_n there), so x receives from n iff p(x)/q(x) < s_n. Tokens whose ratio is at most the
 smallest s_n receive from all; only those between the smallest and the largest need sorting.
-All rows of a block go through together. Knows nothing of how γ was chosen.
+All rows of a block go through together. Where few tokens can be rejected, as at a usual δ, each of
+their residuals is poured out by itself: no sorting. Knows nothing of how γ was chosen.
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,9 @@ import torch
 from torch import Tensor
 
 from cactus.divergence import as_numbers, wide
-from cactus.transfer import filled_columns
+from cactus.transfer import filled_columns, is_far
+
+FEW = 16  # residuals that are poured out one by one: about as many as sorting costs
 
 
 def lift_scale(boosted_prob: Tensor, verifier_prob: Tensor) -> Tensor:
@@ -33,6 +36,8 @@ def lift_output_probs(draft_probs: Tensor, verifier_probs: Tensor, rejectable: T
     rejected = wide(draft_probs[:, rejectable]) - boosted  # [m, k] w_n
     scale = lift_scale(boosted, wide(verifier_probs[:, rejectable]))
     scale = torch.where(rejected > 0, scale, 1.0)  # [m, k] s_n; 1 is no bound, as γ ≥ q
+    if not is_far(output.device) and len(pairs := (rejected > 0).nonzero()) <= FEW:
+        return _pour_each(output, draft_probs, verifier_probs, pairs, scale, rejected)
     bands = _split(draft_probs, verifier_probs, scale, torch.where(rejected > 0, scale, 0.0).amax(-1, keepdim=True))
     _pour(output, draft_probs, verifier_probs, bands, scale, rejected)
     return output
@@ -93,6 +98,23 @@ def _pour(
     output += everyone.clamp_(min=0).mul_(bands.always)
     some = (bands.verifier * scaled[:, 1:] - bands.draft * reach[:, 1:]).clamp(min=0)  # [m, b]
     output[:, bands.tokens] += torch.empty_like(some).scatter_(-1, bands.order, some).to(output.dtype)
+
+
+def _pour_each(
+    output: Tensor,
+    draft_probs: Tensor,
+    verifier_probs: Tensor,
+    pairs: Tensor,  # [j, 2] places in `scale` and `rejected`
+    scale: Tensor,
+    rejected: Tensor,
+) -> Tensor:
+    """`_pour`, residual by residual."""
+    for row, column in pairs.tolist():
+        residual = wide(verifier_probs[row]).mul(scale[row, column]).sub_(draft_probs[row]).clamp_(min=0)  # [vocab]
+        weight = rejected[row, column]
+        share = weight / torch.maximum(residual.sum(), weight)  # the sum is ≥ w_n, but for rounding
+        output[row].add_(residual.mul_(share).to(output.dtype))
+    return output
 
 
 def _suffix_sums(rank: Tensor, weight: Tensor, count: int) -> Tensor:
