@@ -114,6 +114,8 @@ def test_facts_name_settings_machine_and_baseline():
         assert part in text
     rounded = make_trace(versions={"draft weights": "int8"})
     assert "cpu, bfloat16, drafter int8" in render.facts(rounded)
+    graphs = make_trace(versions={"caches": "static caches and CUDA graphs"})
+    assert "cpu, bfloat16 · static caches and CUDA graphs" in render.facts(graphs)
     auto = make_trace(num_draft_tokens="auto")
     assert "m = auto" in render.facts(auto) and " of auto" not in render.summary(auto, auto.metrics())
 
@@ -216,6 +218,17 @@ def test_view_sends_in_proportion_to_the_run():
         return sent
 
     assert size(200) < 2.5 * size(100)
+
+
+def test_fault_28_what_is_copied_at_every_update_takes_one_byte_a_character():
+    """One emoji would make the whole text four times as large in memory, and every update of a long text as slow."""
+    round_ = make_trace(count=1).rounds[0]
+    strange = round_.tokens[0].model_copy(update={"text": "🌵 < \u2028 針"})
+    text = render.round_line(
+        round_.model_copy(update={"tokens": (strange, *round_.tokens[1:])}), [0] * len(round_.tokens)
+    )
+    assert text.isascii() and "<" not in text and text.count("\n") == 1
+    assert json.loads(text)["tokens"][0][0] == strange.text
 
 
 def test_view_takes_up_rounds_and_a_baseline_that_came_with_the_end():

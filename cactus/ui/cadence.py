@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-TEXT_SECONDS = 0.08  # the text is sent at most this often,
+TEXT_SECONDS = 0.1  # the text is sent at most this often,
 PLOT_SECONDS = 0.25  # and the plots this often
 SHARE = 0.02  # of the time goes into updates
 LONGEST = 0.5  # seconds without one, however slow they are

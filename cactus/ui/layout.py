@@ -25,7 +25,7 @@ from cactus.ui.stage import build_stage
 from cactus.ui.whatif import build_whatif, wire_whatif
 
 KEEP_UPLOADS_SECONDS = 3600
-QUEUE_SECONDS = 0.02
+QUEUE_SECONDS = 0.05
 """Between two looks of Gradio into its queue; by itself it looks a thousand times a second, which slows the models."""
 LOOK_SECONDS = 1.5  # between two looks at a pair being loaded; each takes what is said beside a control away
 
