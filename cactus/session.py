@@ -128,7 +128,8 @@ class Seat:
 class Session:
     """Lets a few runs at once take turns on the pairs that are loaded.
 
-    `load_pair`: how a registry entry becomes a pair (tests put small models here).
+    `static`: whether models run on static caches (`load_pair`). `load_pair`: how a registry entry becomes a pair (tests
+    put small models here).
     """
 
     def __init__(
@@ -137,9 +138,10 @@ class Session:
         dtype: str = "auto",
         limits: Limits | None = None,
         load_pair: Callable[[PairSpec, Progress], Pair] | None = None,
+        static: bool = False,
     ) -> None:
         self.limits = limits or Limits()
-        self._load_pair = load_pair or (lambda spec, progress: spec.load(device, dtype, progress))
+        self._load_pair = load_pair or (lambda spec, progress: spec.load(device, dtype, progress, static))
         # What is fetched beforehand need not be waited for by others. Pairs that come from elsewhere need no fetching.
         self._fetch = (lambda *_: None) if load_pair else self._check_and_fetch
         self._survey = Survey(device, dtype)

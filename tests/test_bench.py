@@ -64,7 +64,7 @@ def tiny_pair(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(spec, progress) -> Pair:
         return replace(tiny.pair(), name=spec.name)
 
-    def make(device: str, dtype: str, limits: object) -> session.Session:
+    def make(device: str, dtype: str, limits: object, static: bool) -> session.Session:
         return session.Session(device, dtype, limits, load_pair=load)
 
     monkeypatch.setattr(command, "Session", make)

@@ -20,7 +20,7 @@ SPS = parse_method("sps")
 
 @pytest.fixture(autouse=True)
 def tiny_pair(monkeypatch: pytest.MonkeyPatch) -> None:
-    def make(device: str, dtype: str, limits: object) -> session.Session:
+    def make(device: str, dtype: str, limits: object, static: bool) -> session.Session:
         return session.Session(device, dtype, limits, load_pair=lambda spec, progress: tiny.pair())
 
     monkeypatch.setattr(command, "Session", make)

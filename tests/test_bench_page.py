@@ -24,7 +24,7 @@ from cactus.ui.layout import QUEUE_SECONDS, build
 
 @pytest.fixture(autouse=True)
 def tiny_pair(monkeypatch: pytest.MonkeyPatch) -> None:
-    def make(device: str, dtype: str, limits: object) -> session.Session:
+    def make(device: str, dtype: str, limits: object, static: bool) -> session.Session:
         return session.Session(device, dtype, limits, load_pair=lambda spec, progress: tiny.pair())
 
     monkeypatch.setattr(command, "Session", make)

@@ -170,7 +170,7 @@ def test_the_report_compares_with_the_peer_at_its_best(tmp_path, monkeypatch) ->
     from cactus.bench import command, images
     from cactus.errors import UnavailableError
 
-    def make(device: str, dtype: str, limits: object) -> session.Session:
+    def make(device: str, dtype: str, limits: object, static: bool) -> session.Session:
         return session.Session(device, dtype, limits, load_pair=lambda spec, progress: tiny.pair())
 
     def no_browser() -> str:

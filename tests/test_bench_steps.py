@@ -10,7 +10,7 @@ import tiny
 import torch
 
 from cactus import pairs
-from cactus.bench import shapes, steps
+from cactus.bench import against_cpu, shapes, step_times, steps, ways
 from cactus.bench.shapes import SHAPES, changed, config_of, models_of, parse_changes, random_model
 from cactus.cli import main
 from cactus.errors import CactusError, UnavailableError
@@ -25,8 +25,8 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def folders(tmp_path, monkeypatch):
     """A verifier's config without weights and a draft model with them."""
-    monkeypatch.setattr(steps, "TRIALS", 2)
-    monkeypatch.setattr(steps, "SMALL_COPY", 1 << 16)
+    monkeypatch.setattr(step_times, "TRIALS", 2)
+    monkeypatch.setattr(step_times, "SMALL_COPY", 1 << 16)
     tiny.model().config.save_pretrained(tmp_path / "verifier")
     tiny.near().save_pretrained(tmp_path / "draft")
     return str(tmp_path / "verifier"), str(tmp_path / "draft")
@@ -110,12 +110,12 @@ def test_the_report_has_every_step_and_the_check(folders, tmp_path, capsys):
         ("draft", 1), *(("verify", width) for width in range(1, WIDEST + 1)),
     ]  # fmt: skip
     for step in record["steps"]:
-        assert step["seconds"].keys() == {steps.LAUNCHED, steps.STATIC}
+        assert step["seconds"].keys() == {ways.LAUNCHED, ways.STATIC}
         assert all(seconds > 0 for seconds in step["seconds"].values())
         fastest = min(step["seconds"].values())
         assert step["bandwidth_share"] == pytest.approx(step["weight_bytes"] / record["bandwidth"] / fastest)
     assert [item["passed"] for item in record["checks"]] == [True, True]
-    assert all(item["tokens"] == item["equal"] == 2 * steps.CHECKED_TOKENS for item in record["checks"])
+    assert all(item["tokens"] == item["equal"] == 2 * against_cpu.CHECKED_TOKENS for item in record["checks"])
     printed = capsys.readouterr().out
     assert "verify 17" in printed and "equal: verify in float32 (2 of 2 layers)" in printed
     report = (tmp_path / "out" / "steps.md").read_text("utf-8")
@@ -123,30 +123,30 @@ def test_the_report_has_every_step_and_the_check(folders, tmp_path, capsys):
 
 
 def test_a_device_that_computes_something_else_is_found_out(folders, tmp_path, monkeypatch, capsys):
-    real = steps.ways
+    real = against_cpu.ways
 
     def wrong(model):
         spoilt = random_model(model.config, CPU, torch.float32, seed=9)
         return real(spoilt) if model.dtype == torch.float32 else real(model)
 
-    monkeypatch.setattr(steps, "ways", wrong)
+    monkeypatch.setattr(against_cpu, "ways", wrong)
     assert steps.run(*folders, {}, "cpu", "float32", tmp_path / "out", "") == 1
     assert "NOT EQUAL: draft in float32" in capsys.readouterr().out
 
 
 def test_weights_that_a_pass_reads():
     tied, untied = tiny.model(tie_word_embeddings=True), tiny.model(tie_word_embeddings=False)
-    assert steps.weight_bytes(tied) == 4 * tied.num_parameters()
-    assert steps.weight_bytes(untied) == 4 * (untied.num_parameters() - 300 * 32)
+    assert step_times.weight_bytes(tied) == 4 * tied.num_parameters()
+    assert step_times.weight_bytes(untied) == 4 * (untied.num_parameters() - 300 * 32)
     linear = [layer.weight for layer in untied.modules() if isinstance(layer, torch.nn.Linear)]
     spared = sum(3 * weight.numel() - 4 * len(weight) for weight in linear)  # one byte each, and a scale a row
-    assert steps.weight_bytes(quantized(untied)) == steps.weight_bytes(untied) - spared
+    assert step_times.weight_bytes(quantized(untied)) == step_times.weight_bytes(untied) - spared
 
 
 def test_large_models_are_checked_in_part(monkeypatch):
-    monkeypatch.setattr(steps, "CHECKED_WHOLE", 0)
-    monkeypatch.setattr(steps, "CHECKED_LAYERS", 1)
-    found = steps.check("verify", tiny.model(), CPU)
+    monkeypatch.setattr(against_cpu, "CHECKED_WHOLE", 0)
+    monkeypatch.setattr(against_cpu, "CHECKED_LAYERS", 1)
+    found = against_cpu.check("verify", tiny.model(), CPU)
     assert found.passed and found.layers == "1 of 2 layers"
 
 

@@ -34,7 +34,7 @@ ROOT = Path(__file__).parent.parent
 def tiny_pair(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever pair is asked for, the session holds the tiny one."""
 
-    def make(device: str, dtype: str, limits: object) -> session.Session:
+    def make(device: str, dtype: str, limits: object, static: bool) -> session.Session:
         return session.Session(device, dtype, limits, load_pair=lambda spec, progress: tiny.pair())
 
     monkeypatch.setattr(generate, "Session", make)

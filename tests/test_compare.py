@@ -137,7 +137,7 @@ def test_everything_is_one_json():
 def tiny_command(monkeypatch):
     from cactus.commands import compare as command
 
-    monkeypatch.setattr(command, "Session", lambda *_: tiny_session())
+    monkeypatch.setattr(command, "Session", lambda *_, **__: tiny_session())
 
 
 def test_the_command_prints_the_table_and_writes_all_traces(tiny_command, tmp_path, capsys):

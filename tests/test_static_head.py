@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from itertools import zip_longest
 
@@ -10,7 +11,8 @@ import tiny
 import torch
 from tape import TapeRecorder
 
-from cactus import SamplingParams, decode, make_rule
+from cactus import SamplingParams, Trace, decode, load_pair, make_rule
+from cactus.cli import main
 from cactus.drafters import FeatureDrafter
 from cactus.models import feature, static, static_head
 from cactus.models.feature import HFFeatureHead
@@ -166,3 +168,25 @@ def test_the_trace_says_on_which_caches_passes_ran(folder, recorder):
 def test_a_drafter_is_what_the_source_makes(folder):
     drafter = pair(folder, True).new_drafter()
     assert isinstance(drafter, FeatureDrafter) and drafter.wants_hidden and drafter.context_length == 512
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("method", ["sps", "cactus"])
+def test_a_pair_on_a_cuda_device_says_what_the_cpu_says(folder, method):
+    """Greedy, float32: by graphs there, launched here."""
+    verifier = copy.deepcopy(tiny.model()).to("cuda")
+    codec = pair_from_models(verifier, tiny.tokenizer()).codec
+    drafting = FeatureDraft(folder).build(verifier, codec, True)
+    there = Pair("feature", verifier, codec, drafting.new, "", drafting.weights, True, drafting.caches)
+    options = {"method": method, "sampling": GREEDY}
+    assert ids(run(there, **options)) == ids(run(pair(folder, False), **options))
+    assert there.caches == "static caches and CUDA graphs"
+
+
+def test_the_shipped_pair_says_the_same_on_either_kind_of_cache_and_the_command_line_names_it(tmp_path):
+    found, wanted = (load_pair("pocket", device="cpu", dtype="float32", static=kind) for kind in (True, False))
+    texts = [ids(decode(mine, "the dog", make_rule("cactus", delta=1.0), 4, GREEDY, 40, 0)) for mine in (found, wanted)]
+    assert texts[0] == texts[1] and (found.caches, wanted.caches) == ("static caches", "")
+    flags = ["--pair", "pocket", "--static", "--device", "cpu", "--max-new-tokens", "8", "--json"]
+    assert main(["generate", *flags, str(tmp_path / "run.json"), "the dog"]) == 0
+    assert Trace.from_json((tmp_path / "run.json").read_text("utf-8")).versions["caches"] == "static caches"

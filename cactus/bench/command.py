@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
         return steps.run(args.pair, args.draft, changes, args.device, args.dtype, args.out, _command(asked_for))
     load = machine.load()
     asked = _asked(args)
-    session = Session(args.device, args.dtype, Limits(max_seconds=math.inf))
+    session = Session(args.device, args.dtype, Limits(max_seconds=math.inf), static=args.static)
     pair = _load(session, asked.plan)
     asked = replace(asked, plan=replace(asked.plan, loaded=loaded(pair)))
     if args.long:

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     progress = ProgressLine(sys.stderr)
     with interrupt_sets(stop):
         try:
-            traces = _race(Session(args.device, args.dtype), requests, stop, progress)
+            traces = _race(Session(args.device, args.dtype, static=args.static), requests, stop, progress)
         finally:
             progress.close()
     _write(args, traces)

@@ -93,7 +93,7 @@ def _add_output_flags(group: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     request = _request(args)
     check_json_path(args.json)
-    session = Session(args.device, args.dtype, Limits(max_seconds=math.inf))
+    session = Session(args.device, args.dtype, Limits(max_seconds=math.inf), static=args.static)
     stop = threading.Event()
     text_stream = sys.stderr if args.json == "-" else sys.stdout
     printer = TokenPrinter(text_stream, wants_color(args.color, text_stream), args.show_drafts)

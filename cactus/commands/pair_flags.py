@@ -25,6 +25,9 @@ def add_pair_flags(group: Any, *, draft_help: str = "your own draft model; witho
     group.add_argument(
         "--quantize", metavar="BITS", help="4bit or 8bit: round your own verifier (bitsandbytes; torchao)"
     )
+    group.add_argument(
+        "--static", action="store_true", help="run both models on static caches, on CUDA devices as graphs"
+    )
 
 
 def pair_of(args: argparse.Namespace) -> PairSpec:

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     spec = pair_of(args)
     prompts = _prompts(spec, args.prompts)
     check_whole("seeds", args.seeds, 1, 1000)
-    session = Session(args.device, args.dtype, Limits(max_seconds=math.inf))
+    session = Session(args.device, args.dtype, Limits(max_seconds=math.inf), static=args.static)
     every = [setting for family in families for setting in family]
     requests = {setting: _request(setting, spec, args) for setting in every}
     with tqdm(total=len(every) * len(prompts) * args.seeds, desc="running", unit="run", file=sys.stderr) as bar:
