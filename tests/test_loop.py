@@ -10,9 +10,9 @@ from reads import Looks
 from cactus import RULES, SamplingParams, decode, loop, make_rule, seen, transfer, verdict
 from cactus.acceptance import lift, lift_output
 from cactus.drafters import FeatureDrafter, PromptLookup
-from cactus.models import adapter, feature
+from cactus.models import adapter, cached_heads, feature
 from cactus.pace import StepCosts
-from cactus.pairs import Pair
+from cactus.pairs import Pair, pair_from_models
 
 PROMPT = [5, 9, 30, 7, 12]
 ASKING = (transfer, loop, verdict, lift, lift_output)  # whether a look at a number waits
@@ -63,6 +63,21 @@ for others in ({"temperature": 0.0}, {"top_k": 9, "min_p": 0.01, "repetition_pen
 def test_a_round_waits_once(drafter, rule, sampling, far):
     run = begun(PAIRS[drafter](), rule, **sampling)
     assert [looks_of_a_round(run) for _ in range(3)] == [["tolist"]] * 3
+
+
+def static_feature_pair() -> Pair:
+    plain = feature_pair()
+    new = cached_heads(plain.new_drafter().model.head, 512, static=True).new
+    drafter = lambda: FeatureDrafter(new(), 300, torch.arange(0, 300, 2))  # noqa: E731
+    return Pair("s", plain.model, plain.codec, drafter, static=True)
+
+
+@pytest.mark.parametrize("rule", ["sps", "cactus"])
+def test_a_round_on_static_caches_waits_once_too(rule, far):
+    models = pair_from_models(tiny.model(), tiny.tokenizer(), tiny.near(), static=True)
+    for pair in (static_feature_pair(), models):
+        run = begun(pair, rule, temperature=0.7)
+        assert [looks_of_a_round(run) for _ in range(3)] == [["tolist"]] * 3
 
 
 @pytest.mark.parametrize("drafter", ["model", "feature"])

@@ -183,10 +183,11 @@ def test_a_pair_on_a_cuda_device_says_what_the_cpu_says(folder, method):
     assert there.caches == "static caches and CUDA graphs"
 
 
-def test_the_shipped_pair_says_the_same_on_either_kind_of_cache_and_the_command_line_names_it(tmp_path):
+def test_the_shipped_pair_says_the_same_on_either_kind_of_cache_and_the_command_line_names_it(tmp_path, capsys):
     found, wanted = (load_pair("pocket", device="cpu", dtype="float32", static=kind) for kind in (True, False))
     texts = [ids(decode(mine, "the dog", make_rule("cactus", delta=1.0), 4, GREEDY, 40, 0)) for mine in (found, wanted)]
     assert texts[0] == texts[1] and (found.caches, wanted.caches) == ("static caches", "")
     flags = ["--pair", "pocket", "--static", "--device", "cpu", "--max-new-tokens", "8", "--json"]
     assert main(["generate", *flags, str(tmp_path / "run.json"), "the dog"]) == 0
     assert Trace.from_json((tmp_path / "run.json").read_text("utf-8")).versions["caches"] == "static caches"
+    assert " · static caches · seed" in capsys.readouterr().err

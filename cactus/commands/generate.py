@@ -212,4 +212,5 @@ def summary(trace: Trace) -> str:
         (metrics.mean_kl, "mean KL {:.3f} nats"),
     )
     parts += [pattern.format(value) for value, pattern in figures if value is not None]
+    parts += filter(None, [trace.versions.get("caches")])
     return " · ".join([*parts, f"seed {trace.seed}"])
