@@ -104,9 +104,10 @@ def chunk_times(home: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in (home / "work" / "corpus").glob("*.safetensors")}
 
 
-def test_a_bench_killed_while_it_measures_is_completed(tmp_path, monkeypatch):
+def test_a_bench_killed_while_it_measures_is_completed(folders, tmp_path, monkeypatch):
     (tmp_path / "prompts.jsonl").write_text('{"id": "a", "kind": "qa", "turns": ["Why is the sky blue?"]}\n')
-    argv = ["bench", "--pair", "pocket", "--prompts", "prompts.jsonl", "--methods", "ar,sps", "--draft-lengths", "2",
+    argv = ["bench", "--verifier", str(folders / "verifier"), "--prompts", "prompts.jsonl",
+            "--methods", "ar,sps", "--draft-lengths", "2",
             "--repeat", "5", "--max-new-tokens", "4", "--dtype", "float32", "--out", "out"]  # fmt: skip
     measured = tmp_path / "out" / "measurements.jsonl"
     Started({}, argv, tmp_path).kill_when(lambda: measured.exists() and measured.read_bytes().count(b"\n") >= 2)

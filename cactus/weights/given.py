@@ -108,8 +108,9 @@ class Given:
         damaged = [name for name in faults if (there.folder / name).exists()]
         snapshot.download(self.repo_id, info, patterns, damaged, progress, f"downloading {self.name}")
         files = self._small_kept()
-        if files is None or self._faults(files, patterns):
-            raise SourceError("its files are not complete")
+        left = self._faults(files, patterns) if files else {"its configuration": "is missing"}
+        if files is None or left:
+            raise SourceError(hub_cache.in_words(left))
         return files
 
     def _faults(self, files: Files, patterns: Sequence[str]) -> dict[str, str]:

@@ -119,7 +119,8 @@ class HubWeights:
             ) from error
         kept = self._kept()
         if kept is None:
-            raise SourceError("its safetensors are not complete")
+            left = snapshot.faults(self.repo_id, again) if (again := self._snapshot()) else {}
+            raise SourceError(in_words(left) if left else "its safetensors are not complete")
         return kept
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -105,6 +106,7 @@ def download(
     cache = cache_folder()
     cache.mkdir(parents=True, exist_ok=True)
     clear_leftovers(repo_id)
+    _make_way(repo_id, info.sha)
     size = hub.wanted_bytes(info, patterns)
     growth = Growth(_repository(repo_id) / "blobs", size, hub.STALL_SECONDS)
     require_space(cache, size - growth.size())
@@ -137,16 +139,29 @@ def _repository(repo_id: str) -> Path:
 
 
 def _listed(repo_id: str, commit: str) -> dict[str, int]:
-    """Names and sizes of a commit's files, where the library has kept them."""
-    from huggingface_hub import get_cached_repo_tree
-    from huggingface_hub.errors import CachedRepoTreeNotFoundError
-
+    """Names and sizes of a commit's files, where the library has kept them. (Its own reader never reads them again,
+    so that what is damaged would stay so until the process ends.)"""
     try:
-        return {
-            file.path: file.size for file in get_cached_repo_tree(repo_id, revision=commit, cache_dir=cache_folder())
-        }
-    except (CachedRepoTreeNotFoundError, OSError, ValueError):
+        files = json.loads(_listing(repo_id, commit).read_bytes())["files"]
+        return {str(name): int(file["size"]) for name, file in files.items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return {}
+
+
+def _listing(repo_id: str, commit: str) -> Path:
+    return _repository(repo_id) / "trees" / f"{commit}.json"
+
+
+def _make_way(repo_id: str, commit: str) -> None:
+    """The listing is asked for again, and nothing but files is where files belong."""
+    repository = _repository(repo_id)
+    snapshot = repository / "snapshots" / commit
+    names = [path for path in snapshot.glob("*") if hub.wanted(path.name) or path.suffix == ".gguf"]
+    for path in (*names, repository / "refs" / "main", *repository.glob("blobs/*")):
+        if path.is_dir():
+            path.unlink() if path.is_symlink() else shutil.rmtree(path)
+    shutil.rmtree(_listing(repo_id, commit), ignore_errors=True)
+    _listing(repo_id, commit).unlink(missing_ok=True)
 
 
 def _as_named(blob: Path) -> bool:
