@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import tiny
@@ -78,7 +79,7 @@ def test_the_shipped_table_is_whole_and_fits_its_verifier():
 def test_a_table_leaves_a_greedy_text_as_it_is():
     alone = tiny.pair(draft="lookup")
     text = texts(alone, None, 0)
-    usual = {(token,): following for token, following in zip(text, text[1:], strict=False)} | {(7,): 8}
+    usual = {(token,): following for token, following in pairwise(text)} | {(7,): 8}
     helped = replace(alone, drafter=lambda: PromptLookup(300, torch.device("cpu"), usual=usual))
     for rule, m in (("sps", 3), ("block", 5), ("sps", "auto")):
         assert texts(helped, make_rule(rule), m) == text
