@@ -40,6 +40,7 @@ COMMANDS = {
     "check": Command("cactus.commands.check", "read saved traces and check every verdict in them again"),
     "schema": Command("cactus.commands.schema", "the JSON Schema of saved traces"),
     "fetch": Command("cactus.commands.fetch", "get a pair's weights ahead of time, or check them"),
+    "export": Command("cactus.commands.export", "a pair's two models as folders for other engines"),
     "train": Command("cactus.training.command", "train a pair's draft model"),
 }
 

@@ -7,7 +7,6 @@ left out (with an assistant the whole first round, in which both models read the
 from __future__ import annotations
 
 import contextlib
-import copy
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +22,8 @@ from cactus.bench.contest import Answer, Label, Messages
 from cactus.bench.peers.peer import Entry, Task
 from cactus.drafters import ModelDrafter
 from cactus.errors import CactusError, PromptError
-from cactus.models import HFModel, context_length
+from cactus.models import context_length
+from cactus.models.standalone import standalone
 
 FAMILY = "transformers"
 ASSISTED: dict[str, dict[str, Any]] = {
@@ -78,13 +78,10 @@ class TransformersPeer:
 def assistant_of(task: Task) -> tuple[PreTrainedModel | None, str]:
     """The pair's draft model as `generate` can use it, or None, and why or how."""
     drafter = task.pair.new_drafter()
-    if not isinstance(drafter, ModelDrafter) or not isinstance(drafter.model, HFModel):
+    assistant = standalone(drafter, task.pair.model)
+    if assistant is None:
         return None, f"{type(drafter).__name__} is no causal language model, so assisted generation is left out"
-    assistant = copy.copy(drafter.model.model)  # its settings are changed from run to run, the pair's own stay
-    if drafter.token_ids is None:
-        return assistant, ""
-    assistant._modules = dict(assistant._modules) | {"lm_head": task.pair.model.get_output_embeddings()}
-    return assistant, WIDENED
+    return assistant, WIDENED if isinstance(drafter, ModelDrafter) and drafter.token_ids is not None else ""
 
 
 def _weights_note(task: Task, assistant: PreTrainedModel | None) -> str:
