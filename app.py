@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from importlib.util import find_spec
 from typing import Any
 
 from cactus.errors import CactusError
@@ -32,7 +33,10 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--host", help="address to listen on (default: this machine only; all on a Space)")
     parser.add_argument("--port", type=int, help="port (default: GRADIO_SERVER_PORT, else 7860)")
     parser.add_argument("--share", action="store_true", help="also give a public link through Gradio's relay")
-    parser.add_argument("--mcp", action="store_true", help="also serve the API as MCP tools (needs gradio[mcp])")
+    parser.add_argument(
+        "--mcp", action="store_true", default=os.environ.get("GRADIO_MCP_SERVER", "").lower() == "true",
+        help="also serve the API as MCP tools (needs the package mcp)",
+    )  # fmt: skip
     _add_engine(parser)
     limits = parser.add_argument_group("limits")
     for name, kind, meaning in FLAGS:
@@ -50,6 +54,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         args.public = space.IS_SPACE or args.share
     if (args.engine == "vllm") != bool(args.url):
         parser.error("--url is the address of a server for --engine vllm; give both or neither")
+    if args.mcp and not find_spec("mcp"):
+        parser.error('--mcp needs the package mcp: pip install "mcp~=1.30"')
     try:
         args.limits = Limits(public=args.public, **_given(args))
     except CactusError as error:
@@ -93,6 +99,10 @@ def launch_options(args: argparse.Namespace) -> dict[str, Any]:
     """How the page is served."""
     from cactus.ui.theme import STYLES, head, theme
 
+    if args.mcp:
+        from cactus.ui import tools
+
+        tools.offer()
     return {
         "server_name": address(args),
         "server_port": args.port,

@@ -76,7 +76,7 @@ class Server:
         with self._lock:
             self._process.stdin.write("held\n" if held else "\n")
             self._process.stdin.flush()
-            return json.loads(self._process.stdout.readline())
+            return json.loads(next(line for line in self._process.stdout if line.startswith("{")))  # Gradio speaks, too
 
     def seconds_until_free(self, places: int = 0, most: float = 20.0) -> float:
         """How long until no more than so many places are taken."""
@@ -89,11 +89,12 @@ class Server:
 
 
 @contextmanager
-def server(max_runs: int) -> Iterator[Server]:
+def server(max_runs: int, *more: str) -> Iterator[Server]:
+    """The process and `more` flags of `app.py`, until the block ends."""
     from browser import free_port
 
     port = free_port()
-    flags = ["--host", "127.0.0.1", "--port", str(port), "--max-runs", str(max_runs), "--public"]
+    flags = ["--host", "127.0.0.1", "--port", str(port), "--max-runs", str(max_runs), "--public", *more]
     command = [sys.executable, str(Path(__file__)), *flags]
     env = {key: value for key, value in os.environ.items() if not key.startswith("GRADIO_")}
     env["GRADIO_ANALYTICS_ENABLED"] = "False"
@@ -150,11 +151,16 @@ class Tab:
             self._stream.close()
             self._stream = None
 
+    def listen(self) -> httpx.Response:
+        """Open the connection that brings what is shown, as the page does right behind its first event."""
+        self._stream = self._open("/queue/data", session_hash=self.name)
+        return self._stream
+
     def messages(self) -> Iterator[dict[str, Any]]:
         """What the server sends, until every event is over."""
-        self._stream = self._open("/queue/data", session_hash=self.name)
+        stream = self.listen()
         with suppress(httpx.StreamClosed, httpx.ReadError):
-            for line in self._stream.iter_lines():
+            for line in stream.iter_lines():
                 if line.startswith("data:"):
                     message = json.loads(line[5:])
                     if message["msg"] == "close_stream":
@@ -181,9 +187,9 @@ def page_values(seed: int, tokens: int) -> list[Any]:
 
 def comes_and_goes(place: Server, chance: random.Random, tokens: int) -> str:
     """One visitor who presses Run and ends it at some moment, in some way; the way."""
-    way = chance.choice(["waits for the end", "stops", "closes the tab", "loses the connection", "calls and hangs up"])
-    if way == "calls and hangs up":
-        return _hangs_up(place, chance, tokens)
+    way = chance.choice([*BY_API, "waits for the end", "stops", "closes the tab", "loses the connection"])
+    if way in BY_API:
+        return BY_API[way](place, chance, tokens)
     after = chance.randrange(1, 12)
     with Tab(place) as tab:
         tab.run(page_values(chance.randrange(1000), tokens))
@@ -221,6 +227,28 @@ def _hangs_up(place: Server, chance: random.Random, tokens: int) -> str:
             if count >= after:
                 break
     return "calls and hangs up"
+
+
+def _cancels(place: Server, chance: random.Random, tokens: int) -> str:
+    """A program that takes back what it asked for."""
+    from gradio_client import Client
+
+    client = Client(place.address, verbose=False)
+    job = client.submit(*call_values(chance.randrange(1000), tokens), api_name="/generate")
+    cancel(job, chance.random() / 2)
+    client.close()
+    return "calls and cancels"
+
+
+def cancel(job: Any, seconds: float) -> None:
+    """So long after the server knows of it: Gradio's client does not tell it before."""
+    while job.communicator.event_id is None:
+        time.sleep(0.005)
+    time.sleep(seconds)
+    job.cancel()
+
+
+BY_API = {"calls and hangs up": _hangs_up, "calls and cancels": _cancels}
 
 
 if __name__ == "__main__":

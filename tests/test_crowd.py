@@ -20,7 +20,7 @@ from typing import Any
 
 import httpx
 import pytest
-from crowd import Server, Tab, comes_and_goes, page_values, server
+from crowd import Server, Tab, cancel, comes_and_goes, page_values, server
 from gradio_client import Client
 from gradio_client.utils import Status
 from test_sharing import numbers
@@ -108,6 +108,7 @@ def test_fault_24_everyone_is_served_or_told_their_place_and_nothing_is_mixed(pl
 def test_fault_25_who_comes_and_goes_leaves_nothing_behind(place):
     """Stop, a closed tab, a lost connection, a caller that hangs up, each at a random moment."""
     tokens, together = 30, min(CROWD, 6)
+    fresh = settled(place)
     # What stays is there by then: threads, buffers, and Gradio's memory of as many tabs as it remembers.
     crowd_of(place, together + min(RUNS // 2, MAX_SESSIONS), tokens, together, seed=1)
     before = settled(place)
@@ -115,7 +116,10 @@ def test_fault_25_who_comes_and_goes_leaves_nothing_behind(place):
     freed = place.seconds_until_free()
     after = settled(place)
     what = ", ".join(f"{count} {way}" for way, count in sorted(ways.items()))
-    report(f"{RUNS} runs ({what}): before {before}, after {after}; free {freed:.2f} s behind the last")
+    report(
+        f"{RUNS} runs ({what}): before the first tabs {fresh}, with as many as are remembered {before}, after {after}; "
+        f"free {freed:.2f} s behind the last"
+    )
     assert after["places"] == after["models"] == 0
     assert after["memory"] < 1.05 * before["memory"]
     assert after["threads"] <= before["threads"] + together  # a server's spare workers; one left by each run is more
@@ -163,6 +167,16 @@ def test_fault_23_a_visitor_who_goes_away_frees_the_model_at_once(place):
                 seconds.setdefault(way, []).append(place.seconds_until_free())
     report("free after " + ", ".join(f"{way} {max(times):.2f} s" for way, times in seconds.items()))
     assert max(max(times) for times in seconds.values()) < 2
+
+
+def test_fault_23_a_call_taken_back_in_its_very_first_moment_leaves_no_place_taken(place):
+    """Before an event has given anything Gradio does not know what it would have to close."""
+    client = Client(place.address, verbose=False)
+    for moment in range(8):
+        job = client.submit("a frog", pair="pocket", max_new_tokens=400, temperature=1.5, api_name="/generate")
+        cancel(job, moment / 40)
+    assert place.seconds_until_free() < 2
+    assert client.predict("a frog", pair="pocket", max_new_tokens=4, api_name="/generate")
 
 
 def test_strangers_can_neither_send_files_nor_read_any(place):

@@ -59,8 +59,8 @@ def test_run_shows_every_round_and_keeps_the_trace():
     live, desk = place(session)
     shown = list(live.run(request(), *row()))
     records = lines(shown[-1][0])
-    assert "run" in records[0] and "end" in records[-1]
-    assert [record["round"] for record in records[2:-1]] == list(range(1, 13))
+    assert "run" in records[0] and records[1]["wait"] == "starting" and "end" in records[-1]
+    assert [record["round"] for record in records[3:-1]] == list(range(1, 13))
     trace = desk.visit("one").show.trace
     assert len(trace.rounds) == 12 and trace.stop_reason == "length"
     assert (session.runs, session.released) == (1, 1)
@@ -102,7 +102,7 @@ def test_the_check_escapes_what_it_quotes():
 def test_an_error_of_the_session_is_shown_and_the_next_run_works():
     session = FakeSession(error="the weights <b>cannot</b> be had: no network")
     live, desk = place(session)
-    (shown,) = live.run(request(), *row())
+    *_, shown = live.run(request(), *row())
     assert lines(shown[0])[-1] == {"end": session.error, "failed": True}
     assert "<b>" not in shown[0]
     session.error = ""
@@ -182,6 +182,25 @@ def test_a_closed_tab_stops_its_run_and_is_forgotten():
     assert session.released == 1
 
 
+def test_fault_23_what_a_closed_tab_had_just_asked_for_does_not_begin():
+    session = FakeSession(count=30)
+    live, desk = place(session)
+    live.leave(request())
+    shown = list(live.run(request(), *row()))
+    assert "end" in lines(shown[-1][0])[-1] and len(desk) == 0
+    assert sum("round" in record for record in lines(shown[-1][0])) == 0
+    assert session.released == session.runs
+
+
+def test_a_tab_that_was_out_of_reach_for_a_while_can_run_again(monkeypatch):
+    session = FakeSession(count=3)
+    live, desk = place(session)
+    live.leave(request())
+    monkeypatch.setattr("cactus.ui.desk.GONE_SECONDS", 0.0)
+    list(live.run(request(), *row()))
+    assert len(desk.visit("one").show.trace.rounds) == 3 and len(desk) == 1
+
+
 def test_two_visitors_do_not_mix():
     live, desk = place(FakeSession(count=3))
     first = live.run(request("one"), *row(seed=1))
@@ -199,23 +218,24 @@ def test_a_run_waits_for_the_pair_being_loaded_and_says_so():
     loader.start("smollm2-135m")
     records = lines(list(live.run(request(), *row()))[-1][0])
     assert session.loaded
-    waits = [record for record in records if "wait" in record]
-    assert waits and all("loading smollm2-135m" in record["wait"] for record in waits)
+    waits = [record["wait"] for record in records if record.get("wait", "starting") != "starting"]
+    assert waits and all("loading smollm2-135m" in wait for wait in waits)
 
 
 def test_progress_of_a_start_is_shown_while_it_lasts():
     session = FakeSession(load_seconds=0.6, count=1)
     live, _ = place(session)
     records = lines(list(live.run(request(), *row()))[-1][0])
-    waits = [record["share"] for record in records if "wait" in record]
-    assert len(waits) > 1 and waits == sorted(waits)
+    nothing_yet, *waits = [record["share"] for record in records if "wait" in record]
+    assert nothing_yet is None and len(waits) > 1 and waits == sorted(waits)
 
 
 def test_leaving_while_a_run_is_prepared_frees_the_model():
     session = FakeSession(load_seconds=0.6, count=1)
     live, desk = place(session)
     running = live.run(request(), *row())
-    assert "wait" in lines(next(running)[0])[-1]
+    assert "starting" in lines(next(running)[0])[-1]["wait"]
+    assert "reading" in lines(next(running)[0])[-1]["wait"]
     running.close()
     assert (session.runs, session.released) == (1, 1)
     assert desk.visit("one").show.over.is_set()

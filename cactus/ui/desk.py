@@ -23,6 +23,9 @@ from cactus.ui.view import View
 
 log = logging.getLogger(__name__)
 
+GONE_SECONDS = 2.0
+"""What a tab asked for right before it was closed may come right behind it."""
+
 
 class Starts(Protocol):
     """Starts runs: a session, or a place kept for several of them."""
@@ -67,6 +70,7 @@ class Visit:
         self._beside: list[Show] = []
         self.lesson: Show | None = None
         self.compared: list[Trace] = []  # the lanes of the last comparison
+        self.left_at: float | None = None
         self.new_conversation()
 
     def new_conversation(self) -> None:
@@ -76,13 +80,13 @@ class Visit:
     def begin(self) -> Show:
         """Stop what was going on in this tab and start afresh."""
         self.show.stop.set()
-        self.show = Show()
+        self.show = self._new()
         return self.show
 
     def beside(self) -> Show:
         """One more run, next to what is shown; it is stopped when the tab is closed."""
         self._beside = [show for show in self._beside if not show.over.is_set()]
-        self._beside.append(Show())
+        self._beside.append(self._new())
         return self._beside[-1]
 
     def halt_beside(self) -> None:
@@ -99,6 +103,22 @@ class Visit:
         """Stop what is going on in this tab and forget it."""
         self.begin().over.set()
 
+    def leave(self) -> None:
+        """The tab is gone: what goes on in it is stopped, and so is what still begins."""
+        self.left_at = time.monotonic()
+        self.halt()
+
+    @property
+    def is_over(self) -> bool:
+        """Left for so long that nothing of it can still come."""
+        return self.left_at is not None and time.monotonic() - self.left_at > GONE_SECONDS
+
+    def _new(self) -> Show:
+        show = Show()
+        if self.left_at is not None:
+            show.stop.set()
+        return show
+
 
 class Desk:
     """The visits by session hash."""
@@ -110,17 +130,19 @@ class Desk:
     def visit(self, session_hash: str | None) -> Visit:
         """The visit of a tab, a new one at its first event."""
         with self._lock:
+            self._tidy()
             return self._visits.setdefault(session_hash or "", Visit())
 
     def leave(self, session_hash: str | None) -> None:
-        """The tab is gone: end its run and forget it."""
-        with self._lock:
-            visit = self._visits.pop(session_hash or "", None)
-        if visit:
-            visit.halt()
+        """The tab is gone: end its run, and soon forget it. A tab that was only out of reach begins anew."""
+        self.visit(session_hash).leave()
+
+    def _tidy(self) -> None:
+        self._visits = {name: visit for name, visit in self._visits.items() if not visit.is_over}
 
     def __len__(self) -> int:
-        return len(self._visits)
+        """Tabs that are open."""
+        return sum(visit.left_at is None for visit in self._visits.values())
 
 
 class Loader:

@@ -15,6 +15,7 @@ from cactus.session import Progress
 
 Told = tuple[float | None, str]
 """The share done, or None where unknown, and what is going on."""
+STARTING: Told = (None, "starting")
 Result = TypeVar("Result")
 LOOK_SECONDS = 0.1
 
@@ -22,28 +23,37 @@ LOOK_SECONDS = 0.1
 def told(
     work: Callable[[Progress], Result], stop: threading.Event, every: float = math.inf
 ) -> Generator[Told, None, Result]:
-    """Do `work(report)` in a thread and yield each change of what it reports; returns its result.
+    """Yield that it starts, then do `work(report)` in a thread and yield each change of what it reports; returns its
+    result.
 
     If this is closed before the end, `stop` is set, and a result that has to be left is left. every: after so many
     seconds the latest report is yielded again, for whoever can be closed at a yield only.
     """
     latest: list[Told] = []
+    future: Future[Result] | None = None
     with ThreadPoolExecutor(1, thread_name_prefix="prepare-run") as pool:
         context = contextvars.copy_context()  # says whose request it is
-        future = pool.submit(context.run, work, lambda share, message: latest.append((share, message)))
         try:
+            yield STARTING  # An event that is cancelled before its first yield is never closed by Gradio.
+            future = pool.submit(context.run, work, lambda share, message: latest.append((share, message)))
             yield from _changes(future, latest, every)
         except GeneratorExit:
             stop.set()
-            if future.exception() is None and isinstance(result := future.result(), AbstractContextManager):
-                with result:
-                    pass
+            if future is not None:
+                _leave(future)
             raise
         return future.result()
 
 
+def _leave(future: Future[Result]) -> None:
+    """Whatever it brings, nobody is there for it."""
+    if future.exception() is None and isinstance(result := future.result(), AbstractContextManager):
+        with result:
+            pass
+
+
 def _changes(future: Future[Result], latest: list[Told], every: float) -> Generator[Told]:
-    last: Told = (None, "starting")
+    last = STARTING
     yielded = time.monotonic()
     done = threading.Event()
     future.add_done_callback(lambda _: done.set())
