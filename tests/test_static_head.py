@@ -61,7 +61,7 @@ def ids(rounds) -> list[int]:
     return [token.id for round_ in rounds if round_ for token in round_.tokens]
 
 
-def run(pair, prompt=PROMPT, method="sps", sampling=None, count=4, length=40, **options):
+def run(pair, prompt=PROMPT, method="sps", sampling=None, count=4, length=30, **options):
     return decode(pair, prompt, make_rule(method), count, sampling or SamplingParams(), length, 5, **options)
 
 
@@ -69,7 +69,7 @@ def test_estimates_after_random_rewinds_are_those_of_a_growing_cache(folder, rec
     head, _ = feature.load(folder, tiny.model())
     ours, theirs = HeadPool(head, 512, recorder).new(), HFFeatureHead(head, 512)
     choice, generator = random.Random(1), torch.Generator().manual_seed(1)
-    for _ in range(40):
+    for _ in range(24):
         width = choice.choice([1, 1, 2, 5, WIDEST, WIDEST + 3])
         features = torch.randn(width, 32, generator=generator)
         found, wanted = (model.feed(text(width), features) for model in (ours, theirs))
@@ -100,13 +100,12 @@ def test_outputs_stay_what_they_are_when_more_is_fed(folder, recorder):
     assert torch.equal(first.logits, logits) and torch.equal(first.hidden, hidden)
 
 
-@pytest.mark.parametrize("count", [1, 5])
 @pytest.mark.parametrize("method", ["sps", "cactus"])
 @pytest.mark.parametrize("sampling", [SamplingParams(), GREEDY], ids=["sampled", "greedy"])
-def test_a_seed_gives_the_same_text_on_either_kind_of_cache(folder, recorder, count, method, sampling):
+def test_a_seed_gives_the_same_text_on_either_kind_of_cache(folder, recorder, method, sampling):
     found, wanted = (pair(folder, kind) for kind in (True, False))
     assert type(found.new_drafter().model) is StaticHead and type(wanted.new_drafter().model) is HFFeatureHead
-    options = {"method": method, "sampling": sampling, "count": count}
+    options = {"method": method, "sampling": sampling, "count": 3 if method == "sps" else 6}
     assert ids(run(found, **options)) == ids(run(wanted, **options))
 
 
@@ -116,11 +115,11 @@ def test_the_next_turn_reads_as_much_and_says_the_same(folder, recorder):
         mine, reuse = pair(folder, kind), Prefix()
         first = run(mine, PROMPT, reuse=reuse, baseline_steps=2)
         said = ids(first)
-        second = run(mine, [*PROMPT, *first._loop.committed[5:30], *text(9)], reuse=reuse)
+        second = run(mine, [*PROMPT, *first._loop.committed[5:25], *text(9)], reuse=reuse)
         edited_said = ids(second)
         third = run(mine, [*PROMPT, 77, 78, 79], reuse=reuse)  # the history was edited
         told.append((said, edited_said, ids(third), second.trace.cached_tokens, third.trace.cached_tokens))
-    assert told[0] == told[1] and told[0][3] > 20 and told[0][4] > 0
+    assert told[0] == told[1] and told[0][3] > 15 and told[0][4] > 0
 
 
 def test_the_context_ends_where_it_ends_for_growing_caches(folder, recorder):
@@ -132,7 +131,7 @@ def test_the_context_ends_where_it_ends_for_growing_caches(folder, recorder):
 
 def test_long_prompts_are_read_in_chunks(folder, recorder, monkeypatch):
     monkeypatch.setattr("cactus.loop.PREFILL_CHUNK", 40)
-    found, wanted = (run(pair(folder, kind), text(130), length=40) for kind in (True, False))
+    found, wanted = (run(pair(folder, kind), text(90), length=20) for kind in (True, False))
     assert ids(found) == ids(wanted)
 
 
@@ -142,8 +141,7 @@ def test_three_runs_of_one_pair_by_turns_give_the_texts_of_each_alone(folder, re
     mine = pair(folder, True)
     rounds = list(zip_longest(*(run(mine, prompt) for prompt in prompts)))
     assert [ids(column) for column in zip(*rounds, strict=True)] == wanted
-    again = [ids(run(mine, prompt)) for prompt in prompts]  # in slots that were used before
-    assert again == wanted
+    assert ids(run(mine, PROMPT)) == wanted[0]  # in a slot that was used before
 
 
 def test_the_baseline_is_timed_on_a_copy_that_changes_nothing(folder, recorder):
