@@ -89,9 +89,8 @@ def _drafters() -> dict[str, Callable[[], Any]]:
     }
 
 
-USUAL = {
-    (token,): token + 1 for token in range(0, CODEC.vocab_size, 2)
-}  # behind the others, only the text is looked up
+# Behind the other tokens the text alone is looked up.
+USUAL = {(token,): token + 1 for token in range(0, CODEC.vocab_size, 2)}
 KINDS = ("draft model", "half a vocabulary", "feature head", "prompt lookup")
 
 
