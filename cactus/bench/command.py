@@ -89,7 +89,8 @@ class Asked:
 def run(args: argparse.Namespace) -> int:
     _check_flags(args)
     if args.engine == "vllm":
-        return served.run(args, served.METHODS if args.methods == METHODS else args.methods)
+        args.methods = served.METHODS if args.methods == METHODS else args.methods
+        return served.run(args, _command(args))
     if args.verifier is None:
         args.pair = args.pair or DEFAULT_PAIR  # the command that reports give names it
     if args.steps:

@@ -7,19 +7,19 @@ verifier alone runs on a second server. Tokens and seconds are what the client s
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from pathlib import Path
+
+import torch
 
 from cactus.bench.methods import MethodSpec, parse_methods
 from cactus.bench.prompts import BenchPrompt, pick, read_prompts
+from cactus.bench.sheet import Sheet
 from cactus.errors import CactusError
-from cactus.files import write_whole
 from cactus.limits import Limits
 from cactus.request import RunRequest
 from cactus.sampling import SamplingParams
@@ -27,6 +27,7 @@ from cactus.server import Server, ServerSession
 from cactus.settings import check_whole
 from cactus.terminal import ProgressLine
 from cactus.trace import Trace
+from cactus.versions import versions
 
 METHODS = "ar,sps,cactus:delta=0.1,cactus:delta=1"
 CONCURRENT = "1,4,16"
@@ -61,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--concurrent", metavar="LIST", help=f"requests at once; default: {CONCURRENT}")
 
 
-def run(args: argparse.Namespace, methods: str) -> int:
+def run(args: argparse.Namespace, command: str) -> int:
     """Measure and leave `served.json` and `served.md` in the folder."""
     session = ServerSession(
         Server(args.url, args.model or ""),
@@ -69,7 +70,7 @@ def run(args: argparse.Namespace, methods: str) -> int:
         Limits(max_runs=32),
     )
     served = session.look()
-    chosen = [one for one in parse_methods(methods) if one.drafts or args.baseline_url]
+    chosen = [one for one in parse_methods(args.methods) if one.drafts or args.baseline_url]
     prompts = pick(read_prompts(args.prompts), args.limit)
     sampling = SamplingParams(temperature=args.temperature)
     loads, line = [], ProgressLine(sys.stderr)
@@ -81,9 +82,12 @@ def run(args: argparse.Namespace, methods: str) -> int:
         requests = [(one, _requests(session, one, prompts, args, sampling, concurrent)) for one in chosen]
         loads += measure(session, requests, concurrent, args.repeat)
     line.close()
-    facts = f"{served.model} on vLLM {served.version}, m = {served.num_draft_tokens}, temperature {args.temperature:g}"
-    args.out.mkdir(parents=True, exist_ok=True)
-    _write(args.out, facts, loads)
+    if not loads:
+        raise CactusError("methods has only the verifier alone, which needs --baseline-url")
+    pair = f"{served.model} on a vLLM server, m = {served.num_draft_tokens}, temperature {args.temperature:g}"
+    sheet = Sheet("served", "A server under load", verdicts(loads), table(loads), [asdict(load) for load in loads])
+    sheet.save(pair, versions() | {"vllm": served.version}, torch.device("cpu"), args.out, command)
+    sys.stdout.write("\n".join(verdicts(loads)) + "\n")
     return 0
 
 
@@ -147,10 +151,9 @@ def _load(concurrent: int, one: MethodSpec, traces: Sequence[Trace], seconds: fl
     )
 
 
-def table(loads: Sequence[Load]) -> str:
-    """Markdown, one row a load."""
-    rows = [HEADINGS, tuple("---" for _ in HEADINGS), *(_row(load, loads) for load in loads)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+def table(loads: Sequence[Load]) -> list[tuple[str, ...]]:
+    """The headings, then one row a load."""
+    return [HEADINGS, *(_row(load, loads) for load in loads)]
 
 
 def verdicts(loads: Sequence[Load]) -> list[str]:
@@ -181,13 +184,3 @@ def _row(load: Load, loads: Sequence[Load]) -> tuple[str, ...]:
         f"{statistics.median(load.latencies):.2f}", f"{late:.2f}", f"{statistics.median(load.first_tokens):.3f}",
         "–" if load.accepted_length is None else f"{load.accepted_length:.2f}",
     )  # fmt: skip
-
-
-def _write(folder: Path, facts: str, loads: Sequence[Load]) -> None:
-    if not loads:
-        raise CactusError("methods has only the verifier alone, which needs --baseline-url")
-    document = {"facts": facts, "loads": [asdict(load) for load in loads]}
-    write_whole(folder / "served.json", json.dumps(document, indent=1))
-    text = f"{facts}\n\n{table(loads)}\n" + "\n".join(verdicts(loads)) + "\n"
-    write_whole(folder / "served.md", text)
-    sys.stdout.write(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,13 +30,17 @@ class Sheet:
     methods: Sequence[dict[str, Any]]
 
     def write(self, plan: Plan, device: torch.device, folder: Path, command: str) -> None:
+        """Of a pair's benchmark."""
+        self.save(f"{plan.pair}; {plan.loaded}", plan.versions, device, folder, command)
+
+    def save(self, pair: str, versions: Mapping[str, str], device: torch.device, folder: Path, command: str) -> None:
         """Both files into the folder, the table onto the terminal."""
         record = {
             "command": command,
             "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            "pair": f"{plan.pair}; {plan.loaded}",
+            "pair": pair,
             "machine": machine.describe(device),
-            "versions": plan.versions,
+            "versions": versions,
             "notes": self.notes,
             "methods": self.methods,
         }
