@@ -66,6 +66,10 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 def _add_engine(parser: argparse.ArgumentParser) -> None:
     engine = parser.add_argument_group("engine", "what runs the models")
     engine.add_argument("--engine", choices=["local", "vllm"], default="local", help="what runs them; default: local")
+    engine.add_argument(
+        "--static", action="store_true",
+        help="local: run models on static caches, on CUDA devices as graphs (not run on a GPU yet)",
+    )  # fmt: skip
     engine.add_argument("--url", default="", help="vllm: address of a server with the plugin, such as http://host:8000")
     engine.add_argument("--model", default="", help="vllm: which of the server's models; default: its first")
     engine.add_argument(
@@ -79,7 +83,7 @@ def new_session(args: argparse.Namespace) -> Any:
     if args.engine == "local":
         from cactus.session import Session
 
-        return space.apart(lambda: Session(limits=args.limits))
+        return space.apart(lambda: Session(limits=args.limits, static=args.static))
     from cactus.server import Server, ServerSession
 
     baseline = Server(args.baseline_url) if args.baseline_url else None
