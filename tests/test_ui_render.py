@@ -224,9 +224,8 @@ def test_fault_28_what_is_copied_at_every_update_takes_one_byte_a_character():
     """One emoji would make the whole text four times as large in memory, and every update of a long text as slow."""
     round_ = make_trace(count=1).rounds[0]
     strange = round_.tokens[0].model_copy(update={"text": "🌵 < \u2028 針"})
-    text = render.round_line(
-        round_.model_copy(update={"tokens": (strange, *round_.tokens[1:])}), [0] * len(round_.tokens)
-    )
+    tokens = (strange, *round_.tokens[1:])
+    text = render.round_line(round_.model_copy(update={"tokens": tokens}), [0] * len(tokens))
     assert text.isascii() and "<" not in text and text.count("\n") == 1
     assert json.loads(text)["tokens"][0][0] == strange.text
 
