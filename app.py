@@ -101,6 +101,7 @@ def address(args: argparse.Namespace) -> str:
 
 def launch_options(args: argparse.Namespace) -> dict[str, Any]:
     """How the page is served."""
+    from cactus.ui.readers import MIDDLEWARE
     from cactus.ui.theme import STYLES, head, theme
 
     if args.mcp:
@@ -120,6 +121,7 @@ def launch_options(args: argparse.Namespace) -> dict[str, Any]:
         "theme": theme(),
         "css_paths": [STYLES],
         "head": head(),
+        "app_kwargs": {"middleware": MIDDLEWARE},
     }
 
 

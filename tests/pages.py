@@ -10,6 +10,7 @@ import pytest
 from browser import ARGS, WAIT, chromium, free_port
 
 from cactus.ui.layout import build
+from cactus.ui.readers import MIDDLEWARE
 from cactus.ui.theme import STYLES, head, theme
 
 DONE = "document.documentElement.dataset.cactus === 'done'"
@@ -42,7 +43,7 @@ class Site:
         self.demo: gr.Blocks = build(session, **options)
         _, self.address, _ = self.demo.launch(
             prevent_thread_lock=True, quiet=True, server_port=free_port(), ssr_mode=False, run_history=False,
-            theme=theme(), css_paths=[STYLES], head=head(),
+            theme=theme(), css_paths=[STYLES], head=head(), app_kwargs={"middleware": MIDDLEWARE},
         )  # fmt: skip
 
 

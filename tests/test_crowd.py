@@ -20,13 +20,14 @@ from typing import Any
 
 import httpx
 import pytest
-from crowd import Server, Tab, cancel, comes_and_goes, page_values, server
+from crowd import Server, Tab, call_values, cancel, comes_and_goes, page_values, server
 from gradio_client import Client
 from gradio_client.utils import Status
 from test_sharing import numbers
 
 from cactus.limits import MAX_SESSIONS
 from cactus.trace import Trace
+from cactus.ui.readers import COMES_SECONDS
 
 CROWD = int(os.environ.get("CACTUS_CROWD", "8"))
 RUNS = int(os.environ.get("CACTUS_CROWD_RUNS", "12"))
@@ -177,6 +178,27 @@ def test_fault_23_a_call_taken_back_in_its_very_first_moment_leaves_no_place_tak
         cancel(job, moment / 40)
     assert place.seconds_until_free() < 2
     assert client.predict("a frog", pair="pocket", max_new_tokens=4, api_name="/generate")
+
+
+def test_fault_23_a_run_that_nobody_reads_never_has_the_model(place):
+    """A tab closed before its second connection is open, and a program that asks and never fetches."""
+    with Tab(place) as tab:
+        tab.run(page_values(3, 400))
+        url = place.address + "/gradio_api/call/generate"
+        number = httpx.post(url, json={"data": call_values(3, 400)}, timeout=60).json()["event_id"]
+        end = time.monotonic() + 2 * COMES_SECONDS / 3
+        while time.monotonic() < end:
+            assert place.state() == {"places": 0, "models": 0}
+    time.sleep(COMES_SECONDS)
+    assert "nobody came" in httpx.get(f"{url}/{number}", timeout=60).text
+    assert place.state() == {"places": 0, "models": 0}
+
+
+def test_a_program_that_fetches_a_moment_later_gets_its_text(place):
+    url = place.address + "/gradio_api/call/generate"
+    number = httpx.post(url, json={"data": call_values(3, 4)}, timeout=60).json()["event_id"]
+    time.sleep(1)
+    assert "event: complete" in httpx.get(f"{url}/{number}", timeout=60).text
 
 
 def test_strangers_can_neither_send_files_nor_read_any(place):

@@ -19,6 +19,7 @@ from cactus.session import LiveRun, Progress
 from cactus.settings import DEFAULT_DRAFT_TOKENS, DraftLength
 from cactus.trace import Trace
 from cactus.ui.desk import Runs, Starts
+from cactus.ui.readers import read
 from cactus.ui.waiting import Told, told
 
 PROGRESS_SECONDS = 0.1  # a caller that has gone away is noticed with the next news
@@ -143,11 +144,11 @@ def _followed(starts: Starts, request: RunRequest) -> Iterator[News | Trace]:
     stop, due = threading.Event(), 0.0
 
     def start(report: Progress) -> LiveRun:
+        reader()
         return starts.start(request, stop=stop, progress=report)
 
     try:
-        live = yield from _as_news(told(start, stop, PROGRESS_SECONDS))
-        with live:
+        with read(stop) as reader, (yield from _as_news(told(start, stop, PROGRESS_SECONDS))) as live:
             for round_ in live:
                 if time.monotonic() >= due:
                     yield {"round": round_.index + 1}

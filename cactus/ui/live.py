@@ -12,12 +12,13 @@ import gradio as gr
 
 from cactus.faults import in_words
 from cactus.request import RunRequest
-from cactus.session import STAND_IN_PAIR
+from cactus.session import STAND_IN_PAIR, LiveRun, Progress
 from cactus.trace import Round, Trace
 from cactus.ui import chat, pair_list, settings, stand_in
 from cactus.ui.cadence import Cadence
 from cactus.ui.desk import Desk, Loader, Runs, Show, Starts, Visit
 from cactus.ui.notes import say
+from cactus.ui.readers import read
 from cactus.ui.view import Shown, View, blank
 from cactus.ui.waiting import Told, told
 
@@ -139,13 +140,19 @@ class LiveHandlers:
 
         `show.trace` is complete when this is closed. starts: a place that is kept for several runs, if there is one.
         """
-        if self.loader.name == wanted.pair:
-            yield from told(lambda report: self.loader.wait(show.stop, report), show.stop)
         starts = starts or self.session
-        live = yield from told(lambda report: stand_in.start(starts, wanted, show.stop, report), show.stop)
-        try:
-            with live:
-                yield live.trace
-                yield from live
-        finally:
-            show.trace = live.trace
+        with read(show.stop) as reader:
+            if self.loader.name == wanted.pair:
+                yield from told(lambda report: self.loader.wait(show.stop, report), show.stop)
+
+            def start(report: Progress) -> LiveRun:
+                reader()
+                return stand_in.start(starts, wanted, show.stop, report)
+
+            live = yield from told(start, show.stop)
+            try:
+                with live:
+                    yield live.trace
+                    yield from live
+            finally:
+                show.trace = live.trace
