@@ -28,5 +28,6 @@ def vllm_environ(**more: str) -> dict[str, str]:
         "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT),
     }  # fmt: skip
-    own = {key: value for key, value in os.environ.items() if not key.startswith(("CACTUS_", "GRADIO_"))}
+    ours = ("CACTUS_", "GRADIO_", "PYTEST_")
+    own = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
     return own | small | more
