@@ -1,8 +1,8 @@
 """Who reads what a run shows: a run begins when its reader is there, and ends soon after the reader has gone.
 
 Gradio tells the two connections of an event apart: one asks for it, another, opened a moment later, brings what comes.
-It ends an event when the second breaks, but not one whose second connection never came. `Readers` sees those connections
-themselves, however they end.
+It ends an event when the second breaks, but not one whose second connection never came. `Readers` sees those
+connections themselves, however they end.
 """
 
 from __future__ import annotations
