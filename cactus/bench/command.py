@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     load = machine.load()
     asked = _asked(args)
     session = Session(args.device, args.dtype, Limits(max_seconds=math.inf), static=args.static)
-    pair = _load(session, asked.plan)
+    pair = page.in_passing(lambda: _load(session, asked.plan))
     asked = replace(asked, plan=replace(asked.plan, loaded=loaded(pair)))
     if args.long:
         return long.run(asked.plan, asked.methods, asked.lengths, pair, args.out, _command(args))

@@ -7,7 +7,8 @@ a browser does with it is not in it. While the session runs alone, nothing is se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -156,10 +157,25 @@ def _turn(row: Sequence[Any], watched: Watched, demo: Any, page_first: bool) -> 
 
 def _alone(row: Sequence[Any], watched: Watched) -> Passage:
     values = settings.as_values(row)
-    with watched.start(settings.to_request(values, {values["pair"]: ""})) as live:
-        for _ in live:
-            pass
+
+    def run() -> None:
+        with watched.start(settings.to_request(values, {values["pair"]: ""})) as live:
+            for _ in live:
+                pass
+
+    in_passing(run)
     return watched.passage
+
+
+def in_passing(work: Callable[[], Any]) -> Any:
+    """Done in a thread that ends with it.
+
+    Every thread that uses the models leaves worker threads of OpenMP behind as long as it lives, and where there are
+    more of those than processors they all wait more slowly. The page's models run in one such thread, and so they do
+    here.
+    """
+    with ThreadPoolExecutor(1) as one:
+        return one.submit(work).result()
 
 
 def _paged(row: Sequence[Any], watched: Watched, demo: Any) -> tuple[Passage, Traffic]:
