@@ -124,7 +124,7 @@ def test_fault_25_who_comes_and_goes_leaves_nothing_behind(place):
     assert after["places"] == after["models"] == 0
     assert after["memory"] < 1.05 * before["memory"]
     assert after["threads"] <= before["threads"] + together  # a server's spare workers; one left by each run is more
-    assert after["files"] <= before["files"] + 2
+    assert after["files"] <= before["files"] + together  # and connections it keeps a moment
 
 
 def crowd_of(place: Server, runs: int, tokens: int, together: int, seed: int) -> Counter[str]:

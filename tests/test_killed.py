@@ -104,6 +104,7 @@ def chunk_times(home: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in (home / "work" / "corpus").glob("*.safetensors")}
 
 
+@pytest.mark.usefixtures("none_added")
 def test_a_bench_killed_while_it_measures_is_completed(folders, tmp_path, monkeypatch):
     (tmp_path / "prompts.jsonl").write_text('{"id": "a", "kind": "qa", "turns": ["Why is the sky blue?"]}\n')
     argv = ["bench", "--verifier", str(folders / "verifier"), "--prompts", "prompts.jsonl",
