@@ -35,7 +35,7 @@ def test_an_unusable_pair_is_refused_where_it_is_chosen_and_nothing_is_lost(visi
     text, runs = page.inner_text("#tokens .stream-text"), site.session.runs
     choose(page, "⊘ Big (too large here)")
     page.wait_for_selector(f"#pair-note .bad:has-text('{WHY[1:]}')")
-    assert page.input_value("#temperature input[type=number]") == "0.6"
+    page.wait_for_function("document.querySelector('#temperature input[type=number]').value === '0.6'")
     page.click("#run")
     page.wait_for_selector("#pair .validation-error:has-text('Too large here, see below')")
     assert page.inner_text("#tokens .stream-text") == text and site.session.runs == runs
