@@ -7,9 +7,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from serving import Quiet, serving
 
 RECORDED = json.loads((Path(__file__).parent / "recorded_server.json").read_text(encoding="utf-8"))
 MODEL = RECORDED["models"]["data"][0]["id"]
@@ -44,7 +45,7 @@ def playing(played: Played | None = None) -> Iterator[Played]:
     """A server on a free port until the block ends."""
     played = played or Played()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet):
         def do_GET(self) -> None:
             known = {"/v1/models": RECORDED["models"], "/version": RECORDED["version"]}
             self._send(200 if self.path in known else 404, known.get(self.path, {"detail": "Not Found"}))
@@ -76,18 +77,8 @@ def playing(played: Played | None = None) -> Iterator[Played]:
             except OSError:
                 played.left.set()
 
-        def log_message(self, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    played.url = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    try:
+    with serving(Handler) as played.url:
         yield played
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def events(lines: list[str]) -> list[dict[str, Any]]:

@@ -10,9 +10,10 @@ import threading
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from serving import Quiet, serving
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 LARGE = ".safetensors"
@@ -89,7 +90,7 @@ def repository_of(folder: Path) -> dict[str, bytes]:
 def supplying(supply: Supply) -> Iterator[Supply]:
     """Serve until the block ends."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet):
         def do_HEAD(self) -> None:
             self._answer(b"")
 
@@ -119,15 +120,5 @@ def supplying(supply: Supply) -> Iterator[Supply]:
             supply.left.set()
             self.close_connection = True
 
-        def log_message(self, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    supply.url = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    try:
+    with serving(Handler) as supply.url:
         yield supply
-    finally:
-        server.shutdown()
-        server.server_close()
